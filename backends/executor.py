@@ -1,0 +1,215 @@
+"""The worker's work: take what has arrived, form a batch, run it, answer.
+
+Every instance is a thread and they take turns as the one that looks for work (leader and followers): the leader reads
+the socket and forms a batch, hands the turn on, and runs the batch itself. So a request crosses no queue between
+threads, and whatever arrived while all were busy is the next batch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy.typing as npt
+
+from backends.batching import Batch, Batcher, Pending, batch_key, join, split
+from backends.contract import Arrays, Backend
+from backends.errors import BackendError, InferenceFailed
+from backends.messages import Cancel, Drain, Infer, Refusal, Release, ToWorker
+from backends.port import Disconnected, Port, sendable
+from backends.spec import ModelSpec, Signature
+from backends.tensor import NUMPY_DTYPE, Tensor, from_numpy
+from backends.wire import WireError
+
+_CREDITS_FLOOR = 8
+
+
+class Executor:
+    """Runs one loaded model's requests on ``spec.instances`` threads."""
+
+    def __init__(self, port: Port, backend: Backend, spec: ModelSpec, signature: Signature) -> None:
+        self._port = port
+        self._backend = backend
+        self._instances = spec.instances
+        self._batched = signature.max_batch_size > 0
+        self._batcher = Batcher(signature.max_batch_size, signature.batching if self._batched else None)
+        self._outputs = {output.name: output.datatype for output in signature.outputs}
+        self._turn = threading.Lock()
+        self._draining = False
+        self._fault: BaseException | None = None
+        self._running: dict[int, int] = {}  # thread -> start of its batch, for the heartbeat
+        self.executions = 0
+        self.credits = 2 * spec.instances * max(signature.max_batch_size, _CREDITS_FLOOR)
+
+    def run(self) -> None:
+        """Work until drained. Raises ``Disconnected`` when the gateway is gone, ``WireError`` for rubbish."""
+        others = [threading.Thread(target=self._guarded_serve, daemon=True) for _ in range(self._instances - 1)]
+        for thread in others:
+            thread.start()
+        self._guarded_serve()
+        for thread in others:
+            if self._fault is None:
+                thread.join()
+        if self._fault:
+            raise self._fault
+
+    def batch_age_ns(self) -> int:
+        """Age of the oldest running batch; 0 if none runs."""
+        started = min(self._running.copy().values(), default=0)
+        return time.monotonic_ns() - started if started else 0
+
+    def waiting(self) -> int:
+        """Requests that wait for a batch."""
+        return len(self._batcher)
+
+    def _guarded_serve(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:  # handed to the main thread, which ends the worker with it
+            self._fault = self._fault or error
+            self._port.close()  # the main thread may wait for messages, and none may ever come
+
+    def _serve(self) -> None:
+        while True:
+            with self._turn:
+                batch = self._next_batch()
+            if batch is None:
+                return
+            self._execute(batch)
+
+    # --- the leader: looking for work ---
+
+    def _next_batch(self) -> Batch | None:
+        """The next batch; waits for one. None when draining and nothing is left."""
+        batcher = self._batcher
+        while self._fault is None:
+            if len(batcher):
+                self._take_in(0)
+            now = time.monotonic_ns()
+            for request in batcher.expired(now):
+                self._refuse(request, "deadline", "the request's time ran out while it waited for the model", now)
+            batch = batcher.take(now)
+            if batch is not None:
+                return batch
+            if self._draining and not len(batcher):
+                return None
+            wake = batcher.wake_at(now)
+            self._take_in(None if wake is None else max(0.0, (wake - now) / 1e9))
+        return None
+
+    def _take_in(self, timeout_s: float | None) -> None:
+        for message, payload in self._port.receive(timeout_s):
+            if type(message) is Infer:
+                self._accept(message, payload)
+            else:
+                self._control(message)
+
+    def _accept(self, message: Infer, payload: memoryview) -> None:
+        tensors = self._port.tensors(message.tensors, payload)
+        parameters = message.parameters if self._backend.uses_parameters else {}
+        now = time.monotonic_ns()
+        request = Pending(
+            id=message.id,
+            tensors=tensors,
+            outputs=message.outputs,
+            parameters=parameters,
+            priority=message.priority,
+            arrived_ns=now,
+            deadline_ns=now + message.timeout_us * 1000 if message.timeout_us else 0,
+            rows=tensors[0].shape[0] if self._batched and tensors and tensors[0].shape else 1,
+            key=batch_key(tensors, parameters, self._batched),
+        )
+        try:
+            self._batcher.add(request)
+        except ValueError as error:
+            raise WireError(str(error)) from error
+
+    def _control(self, message: ToWorker) -> None:
+        match message:
+            case Cancel(id=id):
+                if self._batcher.cancel(id):
+                    self._port.send(Refusal(id, "cancelled", "the client is gone"))
+            case Release(offsets=offsets):
+                self._port.release(offsets)
+            case Drain():
+                self._draining = True
+            case _:
+                raise WireError(f"unexpected {type(message).__name__} while serving")
+
+    # --- running a batch ---
+
+    def _execute(self, batch: Batch) -> None:
+        thread = threading.get_ident()
+        self._running[thread] = time.monotonic_ns()
+        try:
+            self._run(batch)
+        except BackendError as error:
+            self._failed(batch, error.kind, str(error))
+        except MemoryError as error:
+            self._failed(batch, InferenceFailed.kind, f"out of memory: {error}")
+        except Disconnected:
+            raise
+        except (Exception, SystemExit) as error:  # a framework may raise anything; the request's client is told
+            self._failed(batch, InferenceFailed.kind, f"{type(error).__name__}: {error}")
+        finally:
+            del self._running[thread]
+            self.executions += 1
+
+    def _run(self, batch: Batch) -> None:
+        started = time.monotonic_ns()
+        inputs = join(batch)
+        wanted = self._wanted(batch)
+        joined = time.monotonic_ns()
+        arrays = self._backend.infer(inputs, wanted, batch[0].parameters)
+        inferred = time.monotonic_ns()
+        results = self._results(batch, arrays, wanted, started)
+        durations = (joined - started, inferred - joined, time.monotonic_ns() - inferred)
+        self._port.answer(results, sum(request.rows for request in batch), durations)
+
+    def _wanted(self, batch: Batch) -> tuple[str, ...]:
+        """All outputs that some request of the batch asked for, in the model's order."""
+        if any(not request.outputs for request in batch):
+            return tuple(self._outputs)
+        asked = {name for request in batch for name in request.outputs}
+        return tuple(name for name in self._outputs if name in asked)
+
+    def _results(
+        self, batch: Batch, arrays: Arrays, wanted: tuple[str, ...], started: int
+    ) -> list[tuple[int, int, list[Tensor]]]:
+        parts = split(arrays, [request.rows for request in batch]) if len(batch) > 1 else [arrays]
+        return [
+            (request.id, started - request.arrived_ns, self._tensors(part, request.outputs or wanted))
+            for request, part in zip(batch, parts, strict=True)
+        ]
+
+    def _tensors(self, arrays: dict[str, npt.NDArray[Any]], names: tuple[str, ...]) -> list[Tensor]:
+        return [self._tensor(name, arrays.get(name), self._outputs[name]) for name in names]
+
+    def _tensor(self, name: str, array: npt.NDArray[Any] | None, datatype: str) -> Tensor:
+        if array is None:
+            raise InferenceFailed(f"the model gave no output {name!r}")
+        if array.dtype != NUMPY_DTYPE[datatype]:
+            raise InferenceFailed(f"the model gave output {name!r} as {array.dtype}, its signature says {datatype}")
+        return from_numpy(name, array, datatype)
+
+    def _failed(self, batch: Batch, kind: str, text: str) -> None:
+        """A batch failed: run each member alone once, so that only those at fault fail."""
+        if len(batch) > 1:
+            for request in batch:
+                self._execute_alone(request)
+        else:
+            self._refuse(batch[0], kind, text, time.monotonic_ns())
+
+    def _execute_alone(self, request: Pending) -> None:
+        try:
+            self._run([request])
+        except BackendError as error:
+            self._refuse(request, error.kind, str(error), time.monotonic_ns())
+        except Disconnected:
+            raise
+        except (Exception, SystemExit) as error:  # as in _execute
+            self._refuse(request, InferenceFailed.kind, f"{type(error).__name__}: {error}", time.monotonic_ns())
+
+    def _refuse(self, request: Pending, kind: str, text: str, now: int) -> None:
+        self._port.send(Refusal(request.id, kind, sendable(text), now - request.arrived_ns))

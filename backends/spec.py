@@ -1,0 +1,64 @@
+"""What a model is: datatypes, tensor and model specifications. Shared by both sides of the process border."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+#: Open Inference Protocol datatypes and their bytes per element; ``BYTES`` has no fixed size (0).
+ITEM_SIZE: Final[dict[str, int]] = {
+    "BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8,
+    "INT8": 1, "INT16": 2, "INT32": 4, "INT64": 8,
+    "FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8, "BYTES": 0,
+}  # fmt: skip
+
+#: Frameworks whose backend is part of this distribution, in the order in which they are offered.
+FRAMEWORKS: Final = ("echo", "onnx")
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """One input or output: ``shape`` is the full shape, the batch dimension included; -1 is variable."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    optional: bool = False
+
+
+class BatchingSpec(msgspec.Struct, frozen=True):
+    """How a worker forms batches (Triton's dynamic batcher). Without one each request runs alone."""
+
+    preferred_batch_sizes: tuple[int, ...] = ()
+    max_queue_delay_us: int = 0
+
+
+class ModelSpec(msgspec.Struct, frozen=True):
+    """Everything a worker needs to load one version of a model.
+
+    ``path`` is a file or folder on this machine. ``max_batch_size`` 0 means that the model has no batch dimension,
+    ``None`` leaves the decision to the backend. ``inputs`` and ``outputs``, where given, narrow what the artifact says.
+    ``options`` are the backend's own (documented there), always strings as in Triton's ``parameters``.
+    """
+
+    name: str
+    version: int
+    framework: str
+    path: str
+    max_batch_size: int | None = None
+    batching: BatchingSpec | None = None
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    instances: int = 1
+    device: str = "cpu"
+    options: dict[str, str] = {}
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """What a loaded model takes and gives, and how it is batched; ``max_batch_size`` is decided (0: no batching)."""
+
+    platform: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    max_batch_size: int = 0
+    batching: BatchingSpec | None = None

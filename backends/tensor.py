@@ -1,0 +1,112 @@
+"""``Tensor``: a name, a datatype, a shape and a buffer. The buffer is a view wherever that is possible."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Buffer = bytes | bytearray | memoryview
+
+#: Datatype -> numpy dtype. BF16 has none in numpy and travels as its raw 16 bits; BYTES becomes an object array.
+NUMPY_DTYPE: Final[dict[str, np.dtype[Any]]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype("<u1"), "UINT16": np.dtype("<u2"), "UINT32": np.dtype("<u4"), "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("<i1"), "INT16": np.dtype("<i2"), "INT32": np.dtype("<i4"), "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"), "FP32": np.dtype("<f4"), "FP64": np.dtype("<f8"),
+    "BF16": np.dtype("<u2"),
+    "BYTES": np.dtype(object),
+}  # fmt: skip
+
+_DATATYPE: Final = {dtype: name for name, dtype in NUMPY_DTYPE.items() if name != "BF16"}
+_LENGTH: Final = struct.Struct("<I")
+
+
+class Tensor(msgspec.Struct):
+    """A tensor in the protocol's binary form: little-endian, row-major; BYTES as (u32 length, bytes) per element."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: Any  # Buffer; msgspec must not look into it
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The tensor as an array: a view of the buffer, or for BYTES an object array of ``bytes``."""
+        if self.datatype == "BYTES":
+            return bytes_to_array(self.data, self.shape)
+        return np.frombuffer(self.data, NUMPY_DTYPE[self.datatype]).reshape(self.shape)
+
+
+def from_numpy(name: str, array: npt.NDArray[Any], datatype: str | None = None) -> Tensor:
+    """A tensor over ``array``'s memory (copied only if it is not contiguous, or big-endian).
+
+    BF16 needs ``datatype`` (16-bit array). Raises ``TypeError`` if the array's elements are not of that datatype.
+    """
+    datatype = datatype or datatype_of(array.dtype)
+    if datatype == "BYTES":
+        return Tensor(name, datatype, array.shape, array_to_bytes(array))
+    dtype = NUMPY_DTYPE[datatype]
+    if array.dtype != dtype and array.dtype.newbyteorder("<") != dtype:
+        raise TypeError(f"tensor {name!r}: an array of {array.dtype} is no {datatype}")
+    flat = np.ascontiguousarray(array, dtype).reshape(-1)
+    return Tensor(name, datatype, array.shape, flat.view(np.uint8).data)
+
+
+def datatype_of(dtype: np.dtype[Any]) -> str:
+    """The protocol's name of a numpy dtype. Raises ``TypeError`` where there is none (complex, dates)."""
+    if dtype.kind in "OSUT":
+        return "BYTES"
+    name = _DATATYPE.get(dtype.newbyteorder("<"))
+    if name is None:
+        raise TypeError(f"numpy dtype {dtype} has no datatype in the Open Inference Protocol")
+    return name
+
+
+def element_count(shape: tuple[int, ...]) -> int:
+    """Number of elements; Python integers cannot overflow. ``()`` is one scalar."""
+    return math.prod(shape)
+
+
+def iter_bytes(data: Buffer) -> Iterator[memoryview]:
+    """The elements of a BYTES buffer. Raises ``ValueError`` that names element and offset if a length lies."""
+    view, offset, index = memoryview(data), 0, 0
+    total = len(view)
+    while offset < total:
+        if total - offset < _LENGTH.size:
+            raise ValueError(f"element {index} at offset {offset}: {total - offset} byte(s) left, its length needs 4")
+        (length,) = _LENGTH.unpack_from(view, offset)
+        offset += _LENGTH.size
+        if length > total - offset:
+            raise ValueError(
+                f"element {index} at offset {offset - _LENGTH.size}: says {length} bytes, {total - offset} are left"
+            )
+        yield view[offset : offset + length]
+        offset += length
+        index += 1
+
+
+def bytes_to_array(data: Buffer, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """BYTES buffer -> object array of ``bytes``. Raises ``ValueError`` unless it holds one element per place."""
+    elements = [bytes(element) for element in iter_bytes(data)]
+    array = np.empty(element_count(shape), dtype=object)
+    if len(elements) != len(array):  # numpy would repeat a single one
+        raise ValueError(f"{len(elements)} element(s), shape {list(shape)} has {len(array)}")
+    array[:] = elements
+    return array.reshape(shape)
+
+
+def array_to_bytes(array: npt.NDArray[Any]) -> bytes:
+    """Object or string array -> BYTES buffer, ``str`` elements as UTF-8. Raises ``TypeError`` for others."""
+    parts: list[bytes | bytearray] = []
+    for element in array.reshape(-1).tolist():
+        raw = element.encode() if isinstance(element, str) else element
+        if not isinstance(raw, bytes | bytearray):  # bytes(3) would be three zeros
+            raise TypeError(f"an element of a BYTES tensor is {type(element).__name__}; it has to be bytes or str")
+        parts.append(_LENGTH.pack(len(raw)))
+        parts.append(raw)
+    return b"".join(parts)

@@ -1,0 +1,160 @@
+"""The worker process: ``python -P -m backends.worker``. Says hello, loads one model, serves it, leaves in order.
+
+It needs numpy, msgspec and its framework, nothing else. End of file on the channel means that the gateway is gone; the
+worker then ends at once. Exit codes: 0 drained, 3 the model could not be loaded, 4 the gateway is gone, 5 rubbish on
+the channel; any other end is a fault, with a traceback on standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import fcntl
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+
+from backends.arena import Mapping
+from backends.contract import Backend
+from backends.errors import LoadFailed
+from backends.executor import Executor
+from backends.loader import create
+from backends.messages import PROTOCOL_VERSION, Drain, Drained, Failed, Heartbeat, Hello, Load, Ready
+from backends.port import Disconnected, Port, sendable
+from backends.spec import Signature
+from backends.wire import WireError
+
+EXIT_DRAINED, EXIT_NOT_LOADED, EXIT_NO_GATEWAY, EXIT_RUBBISH = 0, 3, 4, 5
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+
+
+def main() -> int:
+    """Run one worker to its end."""
+    arguments = _parse()
+    _bind_to_parent(arguments.parent)
+    sock = socket.socket(fileno=_own(arguments.channel_fd))
+    requests = Mapping(_own(arguments.request_arena_fd), writable=False) if arguments.request_arena_fd >= 0 else None
+    responses = Mapping(_own(arguments.response_arena_fd), writable=True) if arguments.response_arena_fd >= 0 else None
+    port = Port(sock, requests, responses)
+    try:
+        return _serve(port)
+    except Disconnected:
+        return EXIT_NO_GATEWAY
+    except WireError as error:
+        print(f"rubbish on the channel: {error}", file=sys.stderr)
+        return EXIT_RUBBISH
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="backends.worker", description="started by the gateway, not by hand")
+    parser.add_argument("--channel-fd", type=int, required=True)
+    parser.add_argument("--request-arena-fd", type=int, default=-1)
+    parser.add_argument("--response-arena-fd", type=int, default=-1)
+    parser.add_argument("--parent", type=int, default=0, help="the gateway's process id")
+    return parser.parse_args()
+
+
+def _bind_to_parent(parent: int) -> None:
+    """Die with the gateway even while stuck in C code, and never gain privileges."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if parent and os.getppid() != parent:  # it died before the line above, or it is not the one that started us
+        print(
+            f"process {os.getppid()} started this worker, and not the gateway, process {parent}: if the gateway runs, "
+            'its setting interpreters names a script that stays in between; it has to end in `exec python "$@"`',
+            file=sys.stderr,
+        )
+        sys.exit(EXIT_NO_GATEWAY)
+
+
+def _own(fd: int) -> int:
+    """The inherited descriptor under another number, for this process alone.
+
+    What the model's code starts must not hold the channel open when the worker is dead, and the gateway's number may
+    be one of thousands: ``select`` takes none over 1023.
+    """
+    own = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(fd)
+    return own
+
+
+def _serve(port: Port) -> int:
+    port.send(Hello(PROTOCOL_VERSION, os.getpid()))
+    load = _wait_load(port)
+    if load is None:
+        return EXIT_DRAINED
+    backend: Backend | None = None
+    started = time.monotonic_ns()
+    try:
+        backend = create(load.spec.framework)
+        signature = backend.load(load.spec)
+    except LoadFailed as error:
+        return _not_loaded(port, error.kind, str(error))
+    except (Exception, SystemExit) as error:  # a framework may raise anything: the operator sees all of it in the log
+        traceback.print_exc()
+        return _not_loaded(port, LoadFailed.kind, f"{type(error).__name__}: {error}")
+    executor = Executor(port, backend, load.spec, signature)
+    port.send(_ready(backend, signature, executor, time.monotonic_ns() - started))
+    _start_heartbeat(port, executor, load.heartbeat_s)
+    executor.run()
+    backend.unload()
+    port.send(Drained())
+    return EXIT_DRAINED
+
+
+def _wait_load(port: Port) -> Load | None:
+    """What to load. None if the gateway wants no worker any more, which it may say in the same breath."""
+    load = None
+    while load is None:
+        for message, _ in port.receive(None):
+            if isinstance(message, Drain):
+                return None
+            if load is not None or not isinstance(message, Load):
+                raise WireError(f"{type(message).__name__} before the model is loaded")
+            load = message
+    return load
+
+
+def _not_loaded(port: Port, kind: str, text: str) -> int:
+    port.send(Failed(kind, sendable(text)))
+    return EXIT_NOT_LOADED
+
+
+def _ready(backend: Backend, signature: Signature, executor: Executor, load_ns: int) -> Ready:
+    return Ready(signature, backend.runtime, executor.credits, load_ns, rss_bytes())
+
+
+def _start_heartbeat(port: Port, executor: Executor, period_s: float) -> None:
+    def beat() -> None:
+        while True:
+            time.sleep(period_s)
+            try:
+                port.send(Heartbeat(executor.executions, executor.waiting(), executor.batch_age_ns(), rss_bytes()))
+            except Disconnected:
+                os._exit(EXIT_NO_GATEWAY)  # the main thread may be deep in C code
+
+    threading.Thread(target=beat, name="heartbeat", daemon=True).start()
+
+
+def rss_bytes() -> int:
+    """Resident memory of this process."""
+    with open("/proc/self/statm", "rb") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # no interpreter shutdown: frameworks' threads and destructors crash there, and nobody needs it

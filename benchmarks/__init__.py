@@ -1,0 +1,1 @@
+"""Measures Tensorgate beside other model servers; see README.md. No part of the installed package."""

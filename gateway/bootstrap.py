@@ -1,0 +1,51 @@
+"""The composition root: the one place that makes stores, managers and applications and hands them to each other."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.lifecycle.catalog import Catalog
+from gateway.lifecycle.manager import Manager
+from gateway.rest.app import make_app
+from gateway.rest.asgi import App
+from gateway.rest.v2.app import V2App
+from gateway.serving.controlplane import ControlPlane
+from gateway.serving.dataplane import DataPlane
+from gateway.serving.keys import ensure_admin_key
+from gateway.settings import Settings
+from gateway.workers.replica import WorkerLimits
+from registry.sql import SqlModelStore
+from registry.store import ModelStore
+
+
+class Gateway(msgspec.Struct, frozen=True):
+    """Everything that a running server consists of."""
+
+    store: ModelStore
+    manager: Manager
+    dataplane: DataPlane
+    controlplane: ControlPlane
+    v2: V2App
+    app: App
+
+
+def build(settings: Settings) -> Gateway:
+    """Make a gateway; nothing runs yet. Raises ``ConfigurationError`` if the admin key cannot be kept."""
+    store = SqlModelStore(settings.database)
+    catalog = Catalog()
+    limits = WorkerLimits(
+        load_timeout_s=settings.load_timeout_s,
+        heartbeat_s=settings.heartbeat_s,
+        heartbeat_timeout_s=settings.heartbeat_timeout_s,
+        execution_timeout_s=settings.execution_timeout_s,
+        drain_timeout_s=settings.drain_timeout_s,
+        arena_bytes=settings.arena_bytes,
+    )
+    interpreters = {framework: str(path) for framework, path in settings.interpreters.items()}
+    manager = Manager(store, catalog, limits, interpreters, max_waiting=settings.max_waiting)
+    dataplane = DataPlane(catalog, manager)
+    controlplane = ControlPlane(store, manager)
+    admin_key = ensure_admin_key(settings.admin_key_path)
+    v2 = V2App(dataplane, settings.max_json_bytes, settings.max_body_bytes)
+    app = make_app(v2, controlplane, admin_key)
+    return Gateway(store, manager, dataplane, controlplane, v2, app)

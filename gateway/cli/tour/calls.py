@@ -1,0 +1,111 @@
+"""One inference, asked over REST (binary extension) and over gRPC, as any client of the protocol does it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Final
+
+import httpx
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from backends.tensor import NUMPY_DTYPE, datatype_of
+from gateway.cli.errors import CommandFailed
+from gateway.proto import SERVICE
+from gateway.proto.inference_pb2 import ModelInferRequest, ModelInferResponse
+
+Arrays = dict[str, npt.NDArray[Any]]
+_HEADER: Final = "Inference-Header-Content-Length"
+_TIMEOUT_S: Final = 60.0
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """One output: its array, and how long the call took from the client's side."""
+
+    output: npt.NDArray[Any]
+    seconds: float
+
+
+class Both(msgspec.Struct, frozen=True):
+    """The same question's answers over both protocols."""
+
+    rest: Answer
+    grpc: Answer
+
+    @property
+    def agree(self) -> bool:
+        """Whether they are equal bit for bit."""
+        return (
+            self.rest.output.shape == self.grpc.output.shape
+            and self.rest.output.tobytes() == self.grpc.output.tobytes()
+        )
+
+
+class Caller:
+    """Asks one server. Whatever goes wrong is a ``CommandFailed``."""
+
+    def __init__(self, http_url: str, grpc_address: str) -> None:
+        import grpc
+
+        self._http = httpx.Client(base_url=http_url, trust_env=False, timeout=_TIMEOUT_S)
+        self._channel = grpc.insecure_channel(grpc_address, options=[("grpc.enable_http_proxy", 0)])
+        self._infer = self._channel.unary_unary(
+            f"/{SERVICE}/ModelInfer",
+            request_serializer=ModelInferRequest.SerializeToString,
+            response_deserializer=ModelInferResponse.FromString,
+        )
+
+    def close(self) -> None:
+        """Close both connections."""
+        self._http.close()
+        self._channel.close()
+
+    def ask(self, model: str, inputs: Arrays, output: str) -> Both:
+        """The output over REST, then over gRPC."""
+        return Both(self.rest(model, inputs, output), self.grpc(model, inputs, output))
+
+    def rest(self, model: str, inputs: Arrays, output: str) -> Answer:
+        """``POST /v2/models/MODEL/infer``: a JSON head, then the raw bytes of the tensors."""
+        tensors = [
+            {"name": name, "shape": array.shape, "datatype": datatype_of(array.dtype),
+             "parameters": {"binary_data_size": array.nbytes}}
+            for name, array in inputs.items()
+        ]  # fmt: skip
+        wanted = [{"name": output, "parameters": {"binary_data": True}}]
+        head = json.dumps({"inputs": tensors, "outputs": wanted}).encode()
+        body = b"".join([head, *(array.tobytes() for array in inputs.values())])
+        started = time.perf_counter()
+        try:
+            response = self._http.post(f"/v2/models/{model}/infer", content=body, headers={_HEADER: str(len(head))})
+        except httpx.HTTPError as error:
+            raise CommandFailed(f"REST inference on {model} failed: {error}") from error
+        seconds = time.perf_counter() - started
+        if response.status_code != 200:
+            raise CommandFailed(f"REST inference on {model} answered {response.status_code}: {response.text}")
+        size = int(response.headers[_HEADER])
+        (tensor,) = json.loads(response.content[:size])["outputs"]
+        return Answer(_array(tensor["datatype"], tensor["shape"], response.content[size:]), seconds)
+
+    def grpc(self, model: str, inputs: Arrays, output: str) -> Answer:
+        """``ModelInfer`` with raw contents."""
+        import grpc
+
+        request = ModelInferRequest(model_name=model)
+        for name, array in inputs.items():
+            request.inputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
+            request.raw_input_contents.append(array.tobytes())
+        request.outputs.add(name=output)
+        started = time.perf_counter()
+        try:
+            response = self._infer(request, timeout=_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise CommandFailed(f"gRPC inference on {model} failed: {error.code().name}: {error.details()}") from error
+        seconds = time.perf_counter() - started
+        tensor = response.outputs[0]
+        return Answer(_array(tensor.datatype, list(tensor.shape), response.raw_output_contents[0]), seconds)
+
+
+def _array(datatype: str, shape: list[int], data: bytes) -> npt.NDArray[Any]:
+    return np.frombuffer(data, NUMPY_DTYPE[datatype]).reshape(shape)

@@ -1,0 +1,286 @@
+"""Turns what ought to run (the registry) into what runs (workers): one loop of single, logged actions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import uuid
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from backends.errors import LoadFailed
+from backends.spec import ModelSpec, Signature
+from gateway.errors import NotFound
+from gateway.inference.validation import Validator
+from gateway.lifecycle import policy
+from gateway.lifecycle.catalog import Catalog
+from gateway.lifecycle.served import Served
+from gateway.lifecycle.state import VersionState, VersionStatus, WorkerStatus
+from gateway.modelconfig.parse import ConfigError, from_dict
+from gateway.modelconfig.spec import to_spec
+from gateway.proto.model_config_pb2 import ModelConfig
+from gateway.telemetry.statistics import ModelStatistics
+from gateway.workers.replica import NotLoaded, Replica, WorkerLimits
+from registry.errors import StoreError
+from registry.record import ModelVersion
+from registry.store import ModelStore
+
+log = logging.getLogger("tensorgate.lifecycle")
+
+#: How long after a failure the registry is read again.
+_REGISTRY_RETRY_S: Final = 5.0
+
+
+class Manager:
+    """Loads and unloads versions so that the gateway serves what the registry says; keeps their workers running."""
+
+    def __init__(
+        self,
+        store: ModelStore,
+        catalog: Catalog,
+        limits: WorkerLimits,
+        interpreters: dict[str, str],
+        *,
+        max_waiting: int,
+        max_loading: int = 2,
+    ) -> None:
+        self._store = store
+        self.catalog = catalog
+        self._limits = limits
+        self._interpreters = interpreters
+        self._max_waiting = max_waiting
+        self._max_loading = max_loading
+        self._changed = asyncio.Event()  # there may be something to do
+        self._pokes = 0  # how often that was said, and
+        self._pokes_heard = -1  # how often when the registry was last read
+        self._next_change = asyncio.Event()  # set, and replaced, on every change: for those who wait for a state
+        self._desired: dict[policy.Key, ModelVersion] = {}
+        self._required: set[str] | None = None  # models whose readiness is the server's
+        self._tasks: asyncio.TaskGroup | None = None
+        self._replica_tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Reconcile until cancelled, then drain every worker."""
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                while True:
+                    self._changed.clear()
+                    again_s = await self._try_to_reconcile()
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._changed.wait(), again_s)
+        finally:
+            await self._stop_all()
+
+    def poke(self) -> None:
+        """Desired or actual state changed: look again soon."""
+        self._pokes += 1
+        self._changed.set()
+        self._announce()
+
+    def retry(self, model: str, number: int) -> None:
+        """Load a version again that has failed."""
+        served = self.catalog.versions.get(model, {}).get(number)
+        if served is not None and served.state is VersionState.FAILED:
+            self._forget(served)
+        self.poke()
+
+    # --- what others ask ---
+
+    def ready(self) -> bool:
+        """Whether every required model (wanted at the start, or ready once) can be served."""
+        if self._required is None:
+            return False
+        return all(self._servable(model) for model in self._required)
+
+    def status(self, model: str, number: int) -> VersionStatus:
+        """The version's state here; ``UNLOADED`` if it does not run."""
+        served = self.catalog.versions.get(model, {}).get(number)
+        if served is None:
+            return VersionStatus(model, number, VersionState.UNLOADED, "")
+        status, kept_for = served.status(), self._failed_successors(model, number)
+        if kept_for:
+            numbers = ", ".join(map(str, kept_for))
+            return msgspec.structs.replace(status, reason=f"kept in service, because version {numbers} failed")
+        return status
+
+    async def wait_settled(self, model: str, number: int, timeout_s: float) -> VersionStatus:
+        """Wait until the version is ready or failed (or gone, if it ought not to run); what it is after that time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self._is_settled(model, number):
+                    await self._next_change.wait()
+        except TimeoutError:
+            log.info("%s:%d did not settle within %.1f s", model, number, timeout_s)
+        return self.status(model, number)
+
+    def workers(self) -> list[WorkerStatus]:
+        """All workers."""
+        return [worker for served in self.catalog.all() for worker in served.status().workers]
+
+    async def restart_worker(self, id: str) -> None:
+        """End a worker; its replica starts a new one. Raises ``NotFound``."""
+        for served in self.catalog.all():
+            for replica in served.replicas:
+                if replica.id == id:
+                    replica.kill()
+                    return
+        raise NotFound(f"there is no worker {id!r}")
+
+    async def probe(self, spec: ModelSpec) -> Signature:
+        """Load a model in a worker of its own, only to learn its signature. Raises ``LoadFailed`` with the reason."""
+        replica = Replica(f"probe-{uuid.uuid4().hex[:8]}", spec, self._interpreter(spec), self._limits, lambda: None)
+        try:
+            return (await replica.load_once()).signature
+        except NotLoaded as error:
+            raise LoadFailed(str(error)) from error
+        finally:
+            await replica.stop()
+
+    # --- reconciling ---
+
+    async def _try_to_reconcile(self) -> float | None:
+        """Seconds after which to try again; None if there is no need to."""
+        try:
+            await self._reconcile()
+        except StoreError as error:
+            log.warning("the registry cannot be read, what runs goes on as it is: %s", error)
+            return _REGISTRY_RETRY_S
+        return None
+
+    async def _reconcile(self) -> None:
+        await self._read_desired()
+        while True:
+            action = policy.next_action(frozenset(self._desired), self._actual(), self._max_loading)
+            match action:
+                case policy.Load(key=key):
+                    self._load(self._desired[key])
+                case policy.Unload(key=(model, number)):
+                    self._unload(self.catalog.versions[model][number])
+                case None:
+                    self._announce()
+                    return
+
+    def _announce(self) -> None:
+        self._next_change.set()
+        self._next_change = asyncio.Event()
+
+    def _actual(self) -> dict[policy.Key, VersionState]:
+        return {(s.record.model, s.record.number): s.state for s in self.catalog.all()}
+
+    async def _read_desired(self) -> None:
+        pokes = self._pokes
+        models = await self._store.models()
+        self._pokes_heard = pokes
+        self.catalog.registered = {m.name: frozenset(v.number for v in m.versions) for m in models}
+        self._desired = {(m.name, v.number): v for m in models for v in m.versions if v.desired}
+        if self._required is None:
+            self._required = {model for model, _ in self._desired}
+        self._required &= {model for model, _ in self._desired}
+
+    def _load(self, record: ModelVersion) -> None:
+        statistics = ModelStatistics(record.model, str(record.number))
+        config = ModelConfig()
+        try:
+            config = from_dict(record.config)
+            spec = to_spec(
+                config, name=record.model, version=record.number, path=record.path, framework=record.framework
+            )
+        except ConfigError as error:
+            spec = ModelSpec(record.model, record.number, record.framework, record.path)
+            served = Served(record, spec, config, statistics, self._max_waiting)
+            self.catalog.add(served)
+            served.move(VersionState.FAILED, str(error))
+            return
+        served = Served(record, spec, config, statistics, self._max_waiting)
+        log.info("loading %s (%s) from %s", served.label, record.framework, record.path)
+        self.catalog.add(served)
+        self._start_replica(served, f"{served.label}/0")
+
+    def _start_replica(self, served: Served, id: str) -> None:
+        assert self._tasks is not None
+        interpreter = self._interpreter(served.spec)
+        count = served.statistics.record_execution
+        replica = Replica(id, served.spec, interpreter, self._limits, lambda: self._changed_in(served), count)
+        served.replicas.append(replica)
+        self._replica_tasks[id] = self._tasks.create_task(replica.run(), name=f"replica {id}")
+
+    def _changed_in(self, served: Served) -> None:
+        """A replica of it changed: derive the version's state."""
+        if served.state in (VersionState.DRAINING, VersionState.UNLOADED):
+            served.freed()  # those whom it let in wait for the new worker
+            return
+        ready = next((replica.ready for replica in served.replicas if replica.ready), None)
+        reason = next((replica.reason for replica in served.replicas if replica.reason), "")
+        if ready is not None:
+            served.validator = Validator(served.record.model, ready.signature)
+            served.move(VersionState.READY)
+            served.freed()
+            if self._required is not None:
+                self._required.add(served.record.model)
+        elif all(replica.failed for replica in served.replicas):
+            served.move(VersionState.FAILED, reason)
+        else:
+            served.move(
+                VersionState.LOADING if served.state is VersionState.LOADING else VersionState.RESTARTING, reason
+            )
+        self.catalog.refresh(served.record.model)
+        self.poke()
+
+    def _unload(self, served: Served) -> None:
+        assert self._tasks is not None
+        served.move(VersionState.DRAINING)
+        self.catalog.refresh(served.record.model)
+        self._tasks.create_task(self._drain(served), name=f"drain {served.label}")
+
+    async def _drain(self, served: Served) -> None:
+        try:
+            await asyncio.wait_for(served.wait_idle(), self._limits.drain_timeout_s)
+        except TimeoutError:
+            log.warning("%s: requests still run after %.0f s; ending it", served.label, self._limits.drain_timeout_s)
+        await self._end(served)
+        self.poke()
+
+    async def _end(self, served: Served) -> None:
+        """Stop its replicas, and forget it."""
+        for replica in served.replicas:
+            await replica.stop()
+            task = self._replica_tasks.pop(replica.id, None)
+            if task is not None:
+                task.cancel()
+                await asyncio.wait((task,))
+        served.move(VersionState.UNLOADED)
+        self.catalog.remove(served)
+
+    def _forget(self, served: Served) -> None:
+        self.catalog.remove(served)
+        for replica in served.replicas:
+            self._replica_tasks.pop(replica.id, None)
+
+    async def _stop_all(self) -> None:
+        for served in self.catalog.all():
+            if served.state is not VersionState.DRAINING:
+                served.move(VersionState.DRAINING)
+                self.catalog.refresh(served.record.model)
+        await asyncio.gather(*(self._end(served) for served in self.catalog.all()))
+
+    def _servable(self, model: str) -> bool:
+        return any(s.state is VersionState.READY for s in self.catalog.versions.get(model, {}).values())
+
+    def _is_settled(self, model: str, number: int) -> bool:
+        if self._pokes_heard < self._pokes:
+            return False  # what ought to run may be something else by now
+        served = self.catalog.versions.get(model, {}).get(number)
+        if (model, number) not in self._desired:
+            return served is None or bool(self._failed_successors(model, number))
+        return served is not None and served.state in (VersionState.READY, VersionState.FAILED)
+
+    def _failed_successors(self, model: str, number: int) -> list[int]:
+        if (model, number) in self._desired:
+            return []
+        return policy.failed_successors((model, number), frozenset(self._desired), self._actual())
+
+    def _interpreter(self, spec: ModelSpec) -> str:
+        return self._interpreters.get(spec.framework, sys.executable)

@@ -1,0 +1,44 @@
+"""ASGI in five lines, and an answer as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from gateway.errors import GatewayError
+from gateway.rest.errors import headers_of, status_of
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+JSON: Final = (b"content-type", b"application/json")
+OCTETS: Final = (b"content-type", b"application/octet-stream")
+
+
+class Answer(NamedTuple):
+    """A whole answer; ``content-length`` is added by who sends it."""
+
+    status: int
+    body: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+def json_answer(value: Any, status: int = 200) -> Answer:
+    """A value as JSON."""
+    return Answer(status, msgspec.json.encode(value), (JSON,))
+
+
+def error_answer(status: int, text: str, *headers: tuple[bytes, bytes]) -> Answer:
+    """The protocol's error form, ``{"error": text}``, which every client of it reads."""
+    return Answer(status, msgspec.json.encode({"error": text}), (JSON, *headers))
+
+
+def fault_answer(error: GatewayError) -> Answer:
+    """An error of ours with its status and headers."""
+    return error_answer(status_of(error), str(error), *headers_of(error))

@@ -1,0 +1,154 @@
+"""uvicorn's HTTP connection, which serves ``/v2`` itself and leaves everything else to ASGI.
+
+Between httptools' callbacks and the data plane there is one task and nothing else: no scope, no receive and send, no
+second system call for the body. Besides, ASGI tells a handler of a client that went away only through ``receive``,
+which would cost another task for each request; here the connection cancels it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from gateway.errors import PayloadTooLarge
+from gateway.rest.asgi import Answer, Headers, fault_answer
+from gateway.rest.v2.app import PREFIX, V2App
+from gateway.rest.v2.body import Body, too_large
+
+_PREFIX: Final = PREFIX.encode()
+#: Up to here joining head and body costs less than a gathered write.
+_JOIN_BELOW: Final = 64 << 10
+
+
+class _Exchange:
+    """One request under ``/v2`` and its answer."""
+
+    __slots__ = ("body", "headers", "keep_alive", "method", "path", "task")
+
+    def __init__(self, method: str, path: bytes, headers: Headers, keep_alive: bool, limit: int) -> None:
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.keep_alive = keep_alive
+        self.body = Body(limit)
+        self.task: asyncio.Task[None] | None = None
+
+
+class Connection(HttpToolsProtocol):
+    """One client connection. A subclass made by ``serving`` knows the application."""
+
+    v2: V2App
+    _receiving: _Exchange | None = None  # its body is still coming
+    _answering: _Exchange | None = None  # its answer is on its way
+
+    @classmethod
+    def serving(cls, v2: V2App) -> type[Connection]:
+        """The class of connections that serve ``v2``."""
+        return type("Connection", (cls,), {"v2": v2})
+
+    # --- httptools' callbacks ---
+
+    def on_headers_complete(self) -> None:
+        """A request's head is there: it is ours, or uvicorn's (whose requests wait for each other by themselves)."""
+        path, _, _ = self.url.partition(b"?")
+        if not self._is_ours(path):
+            super().on_headers_complete()
+            return
+        method = self.parser.get_method().decode("ascii")
+        keep_alive = self.parser.should_keep_alive()
+        self._receiving = _Exchange(method, path, self.headers, keep_alive, self.v2.max_body_bytes)
+        if self.expect_100_continue:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        exchange = self._receiving
+        if exchange is None:
+            if self.cycle is not None:
+                super().on_body(body)
+            return
+        try:
+            exchange.body.add(body)
+        except PayloadTooLarge:
+            exchange.keep_alive = False  # what is left of the body is not read
+            self._receiving = None
+            self._write(exchange, fault_answer(too_large(self.v2.max_body_bytes)))
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        exchange = self._receiving
+        if exchange is None:
+            if self.cycle is not None:
+                super().on_message_complete()
+            return
+        self._receiving = None
+        self._answering = exchange
+        exchange.task = task = self.loop.create_task(self._serve(exchange))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def _is_ours(self, path: bytes) -> bool:
+        """Under ``/v2``, and nothing before it is still unanswered here (what is pipelined goes through ASGI)."""
+        if not (path.startswith(_PREFIX) and path[3:4] in (b"", b"/")) or self._answering is not None:
+            return False
+        cycle: RequestResponseCycle | None = self.cycle
+        return (cycle is None or cycle.response_complete) and not self.parser.should_upgrade()
+
+    # --- serving ---
+
+    async def _serve(self, exchange: _Exchange) -> None:
+        answer = await self.v2.answer(exchange.method, exchange.path, exchange.headers, exchange.body.whole())
+        self._answering = None
+        self._write(exchange, answer)
+        self.on_response_complete()
+
+    def _write(self, exchange: _Exchange, answer: Answer) -> None:
+        if self.transport.is_closing():
+            return
+        content = [STATUS_LINE[answer.status]]
+        for name, value in answer.headers:
+            content += (name, b": ", value, b"\r\n")
+        content.append(b"content-length: %d\r\n" % len(answer.body))
+        content.append(b"\r\n" if exchange.keep_alive else b"connection: close\r\n\r\n")
+        if exchange.method != "HEAD":
+            content.append(answer.body)
+        if len(answer.body) < _JOIN_BELOW:
+            self.transport.write(b"".join(content))
+        else:
+            self.transport.writelines(content)
+        if not exchange.keep_alive:
+            self.transport.close()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """A request for ASGI: it waits if one of ours is unanswered."""
+        if self._answering is not None:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, app))
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    # --- the connection's end ---
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone: nobody waits for the answer."""
+        super().connection_lost(exc)
+        if self._answering is not None and self._answering.task is not None:
+            self._answering.task.cancel()
+
+    def shutdown(self) -> None:
+        """The server stops: finish what is being answered, then close."""
+        exchange = self._answering or self._receiving
+        if exchange is not None:
+            exchange.keep_alive = False
+        else:
+            super().shutdown()
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP is answered in the protocol's form too."""
+        body = msgspec.json.encode({"error": msg})
+        head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        self.transport.close()

@@ -1,0 +1,235 @@
+"""The Open Inference Protocol over HTTP, from a whole request to a whole answer.
+
+Every answer that is no success is ``{"error": ...}``, whatever went wrong. The content type of a request is not looked
+at: clients send many, and the protocol decides by ``Inference-Header-Content-Length`` alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+
+from gateway.errors import GatewayError, InvalidRequest
+from gateway.inference.request import InferRequest
+from gateway.modelconfig.render import to_json
+from gateway.rest.asgi import (
+    JSON,
+    OCTETS,
+    Answer,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+    error_answer,
+    fault_answer,
+    json_answer,
+)
+from gateway.rest.v2.body import Body, decompress
+from gateway.rest.v2.decode import Wanted, decode, decode_raw, header_length
+from gateway.rest.v2.encode import encode
+from gateway.serving.dataplane import DataPlane, IndexEntry, ModelMetadata
+from gateway.telemetry.statistics import to_json_dict
+
+log = logging.getLogger("tensorgate.rest")
+
+PREFIX: Final = "/v2"
+_LENGTH: Final = b"inference-header-content-length"
+
+
+class Call(msgspec.Struct):
+    """A routed request. ``model`` and ``version`` come from the path, decoded; "" where it has none."""
+
+    model: str
+    version: str
+    headers: Headers
+    body: bytes
+
+
+_Handler = Callable[[Call], Awaitable[Answer]]
+
+
+class V2App:
+    """Answers everything under ``/v2``."""
+
+    def __init__(self, dataplane: DataPlane, max_json_bytes: int, max_body_bytes: int) -> None:
+        self.max_body_bytes = max_body_bytes
+        self._dataplane = dataplane
+        self._max_json_bytes = max_json_bytes
+        self._fixed: dict[tuple[str, ...], tuple[str, _Handler]] = {
+            (): ("GET", self._server_metadata),
+            ("health", "live"): ("GET", self._live),
+            ("health", "ready"): ("GET", self._ready),
+            ("models",): ("GET", self._list),
+            ("models", "stats"): ("GET", self._statistics),
+            ("repository", "index"): ("POST", self._index),
+        }
+        self._of_model: dict[str, tuple[str, _Handler]] = {
+            "infer": ("POST", self._infer),
+            "": ("GET", self._model_metadata),
+            "ready": ("GET", self._model_ready),
+            "config": ("GET", self._model_config),
+            "stats": ("GET", self._statistics),
+        }
+
+    async def answer(self, method: str, raw_path: bytes, headers: Headers, body: bytes) -> Answer:
+        """The answer to one request; ``raw_path`` is undecoded and without its query. Raises nothing of its own."""
+        try:
+            (allowed, handler), model, version = self._route(raw_path)
+            if method != allowed and not (method == "HEAD" and allowed == "GET"):
+                text = f"method {method} is not allowed here; use {allowed}"
+                return error_answer(405, text, (b"allow", allowed.encode()))
+            return await handler(Call(model, version, headers, body))
+        except _NoRoute:
+            return error_answer(404, f"there is no route {raw_path.decode('latin-1')!r}")
+        except GatewayError as error:
+            return fault_answer(error)
+        except Exception:  # a fault of ours must not end the connection without an answer
+            log.exception("%s %s failed", method, raw_path.decode("latin-1"))
+            return error_answer(500, "internal error of the server; its log has the details")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The same as an ASGI application, for servers that do not call ``answer`` themselves."""
+        answer = await self._answer_asgi(scope, receive)
+        headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+
+    async def _answer_asgi(self, scope: Scope, receive: Receive) -> Answer:
+        body, more = Body(self.max_body_bytes), True
+        try:
+            while more:
+                message = await receive()
+                body.add(message.get("body", b""))
+                more = message["type"] == "http.request" and message.get("more_body", False)
+        except GatewayError as error:
+            return fault_answer(error)
+        return await self.answer(scope["method"], scope["raw_path"], scope["headers"], body.whole())
+
+    # --- routing ---
+
+    def _route(self, raw_path: bytes) -> tuple[tuple[str, _Handler], str, str]:
+        """The handler with its method, and the model and version in the path. Raises ``_NoRoute``."""
+        root, *segments = raw_path.decode("latin-1").strip("/").split("/")
+        if unquote(root) != "v2":  # such as /v2%2Fhealth, a name of one segment
+            raise _NoRoute
+        if len(segments) >= 2 and segments[0] == "models" and segments[1:] != ["stats"]:
+            return self._route_model(segments)
+        entry = self._fixed.get(tuple(segments))
+        if entry is None:
+            raise _NoRoute
+        return entry, "", ""
+
+    def _route_model(self, segments: list[str]) -> tuple[tuple[str, _Handler], str, str]:
+        name, rest, version = segments[1], segments[2:], ""
+        if "%" in name:
+            name = unquote(name)
+        if len(rest) >= 2 and rest[0] == "versions":
+            version, rest = unquote(rest[1]), rest[2:]
+        entry = self._of_model.get(rest[0] if rest else "")
+        if entry is None or len(rest) > 1 or not name:
+            raise _NoRoute
+        return entry, name, version
+
+    # --- inference ---
+
+    async def _infer(self, call: Call) -> Answer:
+        request, wanted = self._decode(call)
+        response = await self._dataplane.infer(request)
+        try:
+            content, length = encode(response, wanted)
+        finally:
+            response.release()
+        if length is None:
+            return Answer(200, content, (JSON,))
+        return Answer(200, content, (OCTETS, (_LENGTH, b"%d" % length)))
+
+    def _decode(self, call: Call) -> tuple[InferRequest, Wanted]:
+        length_value = encoding = None
+        for key, value in call.headers:
+            if key == _LENGTH:
+                if length_value is not None:
+                    raise InvalidRequest("Inference-Header-Content-Length is given twice; send it once")
+                length_value = value
+            elif key == b"content-encoding" and value.lower() != b"identity":
+                encoding = value
+        body = call.body
+        if encoding is not None:
+            body = decompress(body, encoding, self._max_json_bytes)
+        length = header_length(length_value, len(body))
+        if length == 0:
+            return decode_raw(call.model, call.version, body, self._dataplane.signature(call.model, call.version))
+        return decode(call.model, call.version, body, length, self._max_json_bytes)
+
+    # --- health and metadata ---
+
+    async def _live(self, call: Call) -> Answer:
+        return _health(self._dataplane.live(), "not live")
+
+    async def _ready(self, call: Call) -> Answer:
+        return _health(self._dataplane.ready(), "not ready")
+
+    async def _model_ready(self, call: Call) -> Answer:
+        return _health(self._dataplane.model_ready(call.model, call.version), "Model version not ready")
+
+    async def _server_metadata(self, call: Call) -> Answer:
+        return json_answer(self._dataplane.server_metadata())
+
+    async def _model_metadata(self, call: Call) -> Answer:
+        return json_answer(_metadata_json(self._dataplane.model_metadata(call.model, call.version)))
+
+    async def _model_config(self, call: Call) -> Answer:
+        return Answer(200, to_json(self._dataplane.model_config(call.model, call.version)), (JSON,))
+
+    async def _statistics(self, call: Call) -> Answer:
+        found = self._dataplane.statistics(call.model, call.version)
+        return json_answer({"model_stats": [to_json_dict(statistics) for statistics in found]})
+
+    async def _list(self, call: Call) -> Answer:
+        ready = self._dataplane.index(ready_only=True)
+        return json_answer({"models": sorted({entry.name for entry in ready})})
+
+    async def _index(self, call: Call) -> Answer:
+        return json_answer([_index_json(entry) for entry in self._dataplane.index(_ready_only(call.body))])
+
+
+class _NoRoute(Exception):
+    """The path is not one of ours."""
+
+
+class _IndexBody(msgspec.Struct):
+    ready: bool = False
+
+
+def _ready_only(body: bytes) -> bool:
+    if not body.strip():
+        return False  # clients send an empty body
+    try:
+        return msgspec.json.decode(body, type=_IndexBody).ready
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"Invalid value for 'ready': expected a boolean ({error})") from error
+
+
+def _index_json(entry: IndexEntry) -> dict[str, str]:
+    fields = {"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason}
+    return {key: value for key, value in fields.items() if value}
+
+
+def _metadata_json(metadata: ModelMetadata) -> dict[str, Any]:
+    def tensors(specs: Any) -> list[dict[str, Any]]:
+        return [{"name": spec.name, "datatype": spec.datatype, "shape": spec.shape} for spec in specs]
+
+    return {
+        "name": metadata.name,
+        "versions": metadata.versions,
+        "platform": metadata.platform,
+        "inputs": tensors(metadata.inputs),
+        "outputs": tensors(metadata.outputs),
+    }
+
+
+def _health(good: bool, text: str) -> Answer:
+    return Answer(200, b"") if good else error_answer(400, text)

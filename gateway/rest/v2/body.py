@@ -1,0 +1,74 @@
+"""A request's body: bounded, and decompressed where the client says so."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from gateway.errors import PayloadTooLarge, UnsupportedMedia
+
+_WINDOW: Final = {b"gzip": zlib.MAX_WBITS | 16, b"deflate": zlib.MAX_WBITS}
+_STEP: Final = 1 << 20
+
+
+class Body:
+    """Collects the chunks of a body of at most ``limit`` bytes."""
+
+    __slots__ = ("_chunks", "_limit", "_size")
+
+    def __init__(self, limit: int) -> None:
+        self._chunks: list[bytes] = []
+        self._limit = limit
+        self._size = 0
+
+    def add(self, chunk: bytes) -> None:
+        """One more chunk. Raises ``PayloadTooLarge``."""
+        self._size += len(chunk)
+        if self._size > self._limit:
+            self._chunks.clear()
+            raise too_large(self._limit)
+        self._chunks.append(chunk)
+
+    def whole(self) -> bytes:
+        """All of it; not copied if it came in one chunk."""
+        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+
+
+def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
+    """The body behind ``Content-Encoding``, never more than ``limit`` bytes in memory.
+
+    Raises ``UnsupportedMedia`` for other codings and for data that is not what it says, ``PayloadTooLarge``.
+    """
+    name = encoding.decode("latin-1")
+    window = _WINDOW.get(encoding.strip().lower())
+    if window is None:
+        raise UnsupportedMedia(f"Content-Encoding {name!r} is not supported; send gzip, deflate or no encoding")
+    try:
+        return _inflate(body, window, limit)
+    except zlib.error as error:
+        raise UnsupportedMedia(f"the body is not valid {name}: {error}") from error
+
+
+def _inflate(body: bytes, window: int, limit: int) -> bytes:
+    inflater = zlib.decompressobj(window)
+    parts, size, rest = [], 0, body
+    while rest and not inflater.eof:
+        part = inflater.decompress(rest, _STEP)
+        size += len(part)
+        if size > limit:
+            raise too_large(limit, "decompressed ")
+        parts.append(part)
+        rest = inflater.unconsumed_tail
+    if not inflater.eof:
+        raise zlib.error("it is cut short")
+    if inflater.unused_data:
+        raise zlib.error("data follows the end of the compressed stream")
+    return b"".join(parts)
+
+
+def too_large(limit: int, kind: str = "") -> PayloadTooLarge:
+    """The error for a body over ``limit`` bytes."""
+    return PayloadTooLarge(
+        f"the {kind}request body is larger than the limit of {limit} bytes; send less, or raise the limit "
+        "(settings max_json_bytes for JSON and compressed bodies, max_body_bytes for all)"
+    )

@@ -1,0 +1,188 @@
+"""Tensors as JSON numbers, strings and booleans: both directions.
+
+Parsing decodes straight into typed lists (``msgspec``), nested arrays by a type as deep as the text is. Printing uses
+``orjson`` on the array itself. ``NaN`` and infinities are written as the tokens ``NaN`` and ``Infinity``, which
+Triton's clients read and strict JSON does not know; only such tensors take the slow way.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import math
+import re
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from backends.tensor import NUMPY_DTYPE, Tensor, array_to_bytes, element_count, iter_bytes
+from gateway.errors import InvalidRequest
+
+MAX_DEPTH: Final = 100
+TOO_DEEP: Final = f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})"
+_TYPED_DEPTH: Final = 8
+#: Characters of a number that an error's text repeats.
+_SHOWN: Final = 40
+_OPENING: Final = re.compile(rb"[\s\[]*")
+_KIND: Final[dict[str, type]] = {"BOOL": bool, "BYTES": str, "FP32": float, "FP64": float}
+_NO_JSON: Final = ("FP16", "BF16")
+
+
+class NumberOutOfRange(ValueError):
+    """A number in JSON that no FP64 can hold."""
+
+
+def loads(raw: bytes) -> Any:
+    """JSON that may hold ``NaN`` and ``Infinity``. Raises ``ValueError``, also for a number that is out of range."""
+    return json.loads(raw, parse_float=_finite)
+
+
+def tensor_from_json(name: str, datatype: str, shape: tuple[int, ...], raw: msgspec.Raw | None) -> Tensor:
+    """The tensor of a JSON ``data`` array, flat or nested. Raises ``InvalidRequest`` that names input and fault."""
+    if datatype in _NO_JSON:
+        raise InvalidRequest(f"input '{name}': sending {datatype} as JSON is not allowed; use binary tensor data")
+    count = element_count(shape)
+    if raw is None:
+        if count:
+            raise InvalidRequest(f"input '{name}' has no data: give 'data', or 'binary_data_size' and binary data")
+        values: list[Any] = []
+    else:
+        values = _values(name, datatype, raw)
+    if len(values) != count:
+        raise InvalidRequest(
+            f"Unable to parse 'data' of input '{name}': Shape does not match true shape of 'data' field: "
+            f"{list(shape)} needs {count} elements, got {len(values)}"
+        )
+    return Tensor(name, datatype, shape, _pack(name, datatype, values))
+
+
+def json_of_tensor(tensor: Tensor) -> msgspec.Raw:
+    """The flat ``data`` array. Raises ``InvalidRequest`` if the datatype or a string cannot be JSON."""
+    datatype = tensor.datatype
+    if datatype in _NO_JSON:
+        raise InvalidRequest(
+            f"output '{tensor.name}': sending {datatype} as JSON is not allowed; ask for it with \"binary_data\": true"
+        )
+    if datatype == "BYTES":
+        return msgspec.Raw(orjson.dumps(_strings(tensor)))
+    array = np.frombuffer(tensor.data, NUMPY_DTYPE[datatype])
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return msgspec.Raw(json.dumps(array.tolist()).encode())
+    return msgspec.Raw(orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY))
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise NumberOutOfRange(f"number {text[:_SHOWN]} is out of range; write an infinity as Infinity or -Infinity")
+    return value
+
+
+def _values(name: str, datatype: str, raw: msgspec.Raw) -> list[Any]:
+    opening = _OPENING.match(memoryview(raw)[: 4 * MAX_DEPTH])
+    depth = opening.group().count(b"[") if opening else 0
+    if depth > MAX_DEPTH:
+        raise InvalidRequest(f"input '{name}': {TOO_DEEP}")
+    if depth == 0:
+        raise InvalidRequest(f"input '{name}': 'data' must be an array")
+    kind = _KIND.get(datatype, int)
+    try:
+        if depth <= _TYPED_DEPTH:
+            return _flatten(_decoder(kind, depth).decode(raw), depth)
+        return _walk(name, loads(bytes(raw)), kind)
+    except RecursionError:
+        raise InvalidRequest(f"input '{name}': {TOO_DEEP}") from None
+    except msgspec.DecodeError as error:
+        return _mended(name, datatype, kind, raw, error)
+
+
+def _mended(name: str, datatype: str, kind: type, raw: msgspec.Raw, error: msgspec.DecodeError) -> list[Any]:
+    """The typed decoder refused: irregular nesting, a NaN, or a real fault. Raises ``InvalidRequest`` for the last."""
+    fault = InvalidRequest(f"Unable to parse 'data' of input '{name}' as {datatype}: {error}")
+    try:
+        values = loads(bytes(raw))
+    except NumberOutOfRange as number:
+        raise InvalidRequest(f"Unable to parse 'data' of input '{name}' as {datatype}: {number}") from error
+    except (ValueError, RecursionError):
+        raise fault from error
+    try:
+        return _walk(name, values, kind)
+    except TypeError:
+        raise fault from error
+
+
+def _walk(name: str, values: Any, kind: type) -> list[Any]:
+    """Flatten any nesting up to ``MAX_DEPTH``. Raises ``TypeError`` if an element is of another kind."""
+    flat: list[Any] = []
+    stack = [(iter([values]), 0)]
+    while stack:
+        iterator, depth = stack[-1]
+        for value in iterator:
+            if isinstance(value, list):
+                if depth >= MAX_DEPTH:
+                    raise InvalidRequest(f"input '{name}': {TOO_DEEP}")
+                stack.append((iter(value), depth + 1))
+                break
+            if type(value) is not kind and not (kind is float and type(value) is int):
+                raise TypeError(value)
+            flat.append(value)
+        else:
+            stack.pop()
+    return flat
+
+
+@functools.cache
+def _decoder(kind: type, depth: int) -> msgspec.json.Decoder[Any]:
+    nested: Any = kind
+    for _ in range(depth):
+        nested = list[nested]
+    return msgspec.json.Decoder(nested)
+
+
+def _flatten(values: list[Any], depth: int) -> list[Any]:
+    for _ in range(depth - 1):
+        values = list(itertools.chain.from_iterable(values))
+    return values
+
+
+def _pack(name: str, datatype: str, values: list[Any]) -> Any:
+    if datatype == "BYTES":
+        return array_to_bytes(np.array(values, dtype=object))
+    try:
+        array = _float32(values) if datatype == "FP32" else np.array(values, NUMPY_DTYPE[datatype])
+    except (OverflowError, FloatingPointError):
+        raise InvalidRequest(_out_of_range(name, datatype, values)) from None
+    return array.data.cast("B") if values else b""
+
+
+def _float32(values: list[Any]) -> npt.NDArray[np.float32]:
+    with np.errstate(over="raise"):
+        return np.array(values, np.float32)
+
+
+def _out_of_range(name: str, datatype: str, values: list[Any]) -> str:
+    dtype = NUMPY_DTYPE[datatype]
+    limits: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    kind = float if dtype.kind == "f" else int  # of Python, which compares with integers of any length
+    low, high = kind(limits.min), kind(limits.max)
+    for index, value in enumerate(values):
+        if value != value or abs(value) == math.inf:
+            continue
+        if not low <= value <= high:
+            shown = str(value)[:_SHOWN]
+            return f"input '{name}' element {index} is {shown}, out of range for {datatype} ({low} to {high})"
+    return f"input '{name}' has an element out of range for {datatype}"
+
+
+def _strings(tensor: Tensor) -> list[str]:
+    try:
+        return [str(element, "utf-8") for element in iter_bytes(tensor.data)]
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"output '{tensor.name}' holds bytes that are not UTF-8 and cannot be JSON ({error.reason}); "
+            'ask for it with "binary_data": true'
+        ) from error

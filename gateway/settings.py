@@ -1,0 +1,340 @@
+"""What the server is told: flags, then ``TENSORGATE_*`` environment, then the TOML file, then defaults.
+
+This is the only module that reads the environment. A value that is not acceptable is answered with its key, where it
+came from, the value, and what is allowed (the description of the field, which is the help text of its flag too).
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import SettingsError as UnreadableEnvironment
+
+from backends.spec import FRAMEWORKS
+
+PREFIX: Final = "TENSORGATE_"
+DEFAULT_URL: Final = "http://127.0.0.1:8000"
+#: Variables with our prefix that the command line's client reads, and the server does not.
+CLIENT_VARIABLES: Final = ("TENSORGATE_URL", "TENSORGATE_API_KEY")
+
+_UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+_SIZE: Final = re.compile(r"(\d+) ?([KMG]?i?B)?", re.IGNORECASE)
+
+
+class ConfigurationError(Exception):
+    """The server cannot start as it is configured; the text names what is wrong and how to mend it."""
+
+
+def parse_size(value: object) -> object:
+    """``"64 MiB"`` -> 67108864; what is no such text is left to the field's own check."""
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    return int(match[1]) * _UNITS[(match[2] or "").upper()] if match else value
+
+
+def _split_paths(value: object) -> object:
+    return [part for part in value.split(os.pathsep) if part] if isinstance(value, str) else value
+
+
+def _known_framework(name: str) -> str:
+    if name not in FRAMEWORKS:
+        raise ValueError(f"{name!r} is no framework{suggestion(name, FRAMEWORKS)}")
+    return name
+
+
+def _absolute(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("a path has no NUL character")
+    try:
+        return Path(os.path.abspath(path.expanduser()))
+    except RuntimeError as error:
+        raise ValueError(f"there is no such user: {path.parts[0]}") from error
+
+
+def default_data_dir() -> Path:
+    """``$XDG_DATA_HOME/tensorgate`` (counts only if it is absolute), or else ``~/.local/share/tensorgate``.
+
+    Raises ``ConfigurationError`` for a user without a home.
+    """
+    base = os.environ.get("XDG_DATA_HOME", "")
+    if base.startswith("/"):
+        return Path(base) / "tensorgate"
+    try:
+        return Path.home() / ".local" / "share" / "tensorgate"
+    except RuntimeError as error:
+        raise ConfigurationError(
+            "this user has no home folder for the data: set data_dir (--data-dir, TENSORGATE_DATA_DIR)"
+        ) from error
+
+
+def _default_database(validated: dict[str, Any]) -> str:
+    return f"sqlite:///{validated['data_dir']}/registry.db"
+
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Bytes = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=1 << 50)]
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. Made by ``load``; ``Settings(key=value)`` itself reads no environment and no file."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True, frozen=True, extra="forbid"
+    )
+
+    host: str = Field(
+        default="127.0.0.1", min_length=1, description="the address to bind, such as 127.0.0.1, ::1 or a name"
+    )
+    http_port: Port = Field(default=8000, description="an integer from 0 to 65535; 0 takes any free port")
+    grpc_port: Port = Field(default=8001, description="an integer from 0 to 65535; 0 takes any free port")
+    data_dir: Path = Field(default_factory=default_data_dir, description="a folder that this user can write")
+    database: str = Field(
+        default_factory=_default_database,
+        pattern=r"^[a-z][a-z0-9+]*://",
+        description="a database URL, such as sqlite:////var/lib/tensorgate/registry.db",
+    )
+    model_repository: Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_split_paths)] = Field(
+        default=(), description="folders of models (NAME/VERSION/model.onnx); the environment separates them with ':'"
+    )
+    log_format: Literal["text", "json"] = Field(default="text", description="text or json")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="debug, info, warning or error"
+    )
+    load_timeout_s: Seconds = Field(
+        default=300.0, description="seconds a model may take to load: over 0, at most 86400"
+    )
+    heartbeat_s: Seconds = Field(
+        default=1.0, description="seconds between a worker's heartbeats: over 0, at most 86400"
+    )
+    heartbeat_timeout_s: Seconds = Field(
+        default=30.0,
+        description="seconds without a heartbeat after which a worker is ended: over heartbeat_s, at most 86400",
+    )
+    execution_timeout_s: Seconds = Field(
+        default=300.0, description="seconds one execution may take before its worker is ended: over 0, at most 86400"
+    )
+    drain_timeout_s: Seconds = Field(
+        default=30.0, description="seconds that requests in flight get when the server stops: over 0, at most 86400"
+    )
+    max_waiting: int = Field(
+        default=1024, ge=1, le=1_000_000, description="requests that may wait for a version: 1 to 1000000"
+    )
+    max_json_bytes: Bytes = Field(default=64 << 20, description="the most bytes of JSON in a request, such as 64MiB")
+    # The most that one frame of the channel carries.
+    max_body_bytes: Bytes = Field(default=8 << 30, description="the most bytes in a request, such as 8GiB")
+    arena_bytes: Annotated[Bytes, Field(ge=1 << 20)] = Field(
+        default=1 << 30, description="shared memory for each direction of a worker, 1MiB or more, such as 1GiB"
+    )
+    interpreters: dict[Annotated[str, AfterValidator(_known_framework)], Path] = Field(
+        default_factory=dict, description=f"a Python interpreter for each framework ({', '.join(FRAMEWORKS)})"
+    )
+    insecure: bool = Field(
+        default=False, description="true or false; true lets anyone who reaches a non-loopback host use the models"
+    )
+    frontends: int = Field(default=1, description="1: this release runs one frontend only")
+
+    @field_validator("log_level", "log_format", mode="before")
+    @classmethod
+    def _lower(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute_folder(cls, value: Path) -> Path:
+        return _absolute(value)
+
+    @field_validator("model_repository")
+    @classmethod
+    def _absolute_folders(cls, value: tuple[Path, ...]) -> tuple[Path, ...]:
+        return tuple(dict.fromkeys(_absolute(path) for path in value))
+
+    @field_validator("interpreters")
+    @classmethod
+    def _absolute_interpreters(cls, value: dict[str, Path]) -> dict[str, Path]:
+        # Not resolved: the python of a virtual environment is a link, and the link is what makes it that environment's.
+        return {name: _absolute(path) for name, path in value.items()}
+
+    @field_validator("grpc_port")
+    @classmethod
+    def _another_port(cls, value: int, info: Any) -> int:
+        if value and value == info.data.get("http_port"):
+            raise ValueError("http_port is the same; the two need a port each")
+        return value
+
+    @field_validator("heartbeat_timeout_s")
+    @classmethod
+    def _longer_than_heartbeat(cls, value: float, info: Any) -> float:
+        beat = info.data.get("heartbeat_s", 0.0)
+        if value <= beat:
+            raise ValueError(f"a worker that beats every {beat:g} s would never be in time")
+        return value
+
+    @field_validator("insecure")
+    @classmethod
+    def _said_aloud(cls, value: bool, info: Any) -> bool:
+        host = info.data.get("host", "")
+        if host and not value and not is_loopback(host):
+            raise ValueError(
+                f"host {host!r} is reachable from other machines and inference asks for no key: "
+                "bind 127.0.0.1, or say --insecure (TENSORGATE_INSECURE=true)"
+            )
+        return value
+
+    @field_validator("frontends")
+    @classmethod
+    def _one_frontend(cls, value: int) -> int:
+        if value != 1:
+            raise ValueError("several frontends come with a later release")
+        return value
+
+    @property
+    def admin_key_path(self) -> Path:
+        """The file of the administrator's key: beside the database if that is a file, or else in the data folder."""
+        file = sqlite_file(self.database)
+        return (file.parent if file else self.data_dir) / "admin.key"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only the arguments: ``load`` reads the sources one by one, so that an error can tell them apart."""
+        return (init_settings,)
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """One source: its values by key, and how a person calls the place of a key."""
+
+    values: Mapping[str, Any]
+    place: str  # a format of {key} and {KEY}
+
+
+def load(flags: Mapping[str, object] | None = None, config: Path | None = None) -> Settings:
+    """Settings of this process. A flag that is ``None`` or empty was not given. Raises ``ConfigurationError``."""
+    given = {key: value for key, value in (flags or {}).items() if value is not None and value != []}
+    layers = [Layer(given, "flag --{flag}"), _environment(), *([_file(config)] if config else [])]
+    merged: dict[str, Any] = {}
+    for layer in reversed(layers):
+        for key, value in layer.values.items():
+            both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+            merged[key] = {**merged[key], **value} if both else value
+    try:
+        return Settings(**merged)
+    except ValidationError as error:
+        raise ConfigurationError(_explain(error, layers)) from None
+
+
+def _environment() -> Layer:
+    try:
+        return Layer(EnvSettingsSource(Settings)(), f"environment variable {PREFIX}{{KEY}}")
+    except UnreadableEnvironment as error:
+        key = "interpreters"  # the only key whose variable holds JSON
+        allowed = f'JSON such as {{"onnx": "/path/to/python"}}, or {PREFIX}INTERPRETERS__ONNX=/path/to/python'
+        value = os.environ.get(f"{PREFIX}{key.upper()}", "")
+        raise ConfigurationError(
+            f"{key} = {value!r} (environment variable {PREFIX}{key.upper()}): not readable. Allowed: {allowed}"
+        ) from error
+
+
+def _file(path: Path) -> Layer:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(f"there is no file {path}: give --config an existing TOML file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read {path}: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path} is not TOML: {error}") from error
+    for key in values:
+        if key not in Settings.model_fields:
+            raise ConfigurationError(
+                f"{path}: unknown key {key!r}{suggestion(key, Settings.model_fields)}. "
+                f"Keys: {', '.join(Settings.model_fields)}"
+            )
+    return Layer(values, f"file {path}, key {{key}}")
+
+
+def _explain(error: ValidationError, layers: list[Layer]) -> str:
+    # The database's default is made of data_dir: if that is bad, the complaint about the default says nothing.
+    details = [detail for detail in error.errors() if detail["type"] != "default_factory_not_called"]
+    return "\n".join(_explain_one(detail, layers) for detail in details)
+
+
+def _explain_one(detail: ErrorDetails, layers: list[Layer]) -> str:
+    key = str(detail["loc"][0])
+    place = next((layer.place for layer in layers if _holds(layer.values, detail["loc"][:2])), "default")
+    place = place.format(key=key, KEY=key.upper(), flag=key.replace("_", "-"))
+    value = hide_password(str(detail["input"]))
+    why = detail["msg"].removeprefix("Value error, ")
+    return f"{key} = {value} ({place}): {why}. Allowed: {Settings.model_fields[key].description}"
+
+
+def _holds(values: Mapping[str, Any], path: tuple[int | str, ...]) -> bool:
+    """Whether a layer gave what an error is about: a key, or an entry of a table."""
+    value = values.get(str(path[0]))
+    return value is not None and (len(path) == 1 or not isinstance(value, dict) or path[1] in value)
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """``" (did you mean 'x'?)"`` if a known word is near, or else nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def unknown_variables() -> list[str]:
+    """``TENSORGATE_*`` variables that nothing reads: no error (others may set them), but worth a word in a check."""
+    known = {PREFIX + key.upper() for key in Settings.model_fields} | set(CLIENT_VARIABLES)
+    nested = PREFIX + "INTERPRETERS__"
+    return sorted(
+        name for name in os.environ if name.startswith(PREFIX) and name not in known and not name.startswith(nested)
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of a SQLite URL; ``None`` for other databases and for one in memory."""
+    scheme, _, rest = url.partition("://")
+    name = rest.partition("?")[0].removeprefix("/")
+    if scheme.partition("+")[0] != "sqlite" or name in ("", ":memory:"):
+        return None
+    return _absolute(Path(name))
+
+
+def hide_password(url: str) -> str:
+    """``url`` without its password, for logs and tables."""
+    return re.sub(r"(?<=://)([^:/@]*):[^@/]*@", r"\1:***@", url)
+
+
+class ClientSettings(msgspec.Struct, frozen=True):
+    """Where the command line finds a server, and the key it was given; "" if none."""
+
+    url: str
+    api_key: str
+
+
+def client_settings(url: str | None = None) -> ClientSettings:
+    """``url`` (a flag) before ``TENSORGATE_URL`` before the default; the key comes from ``TENSORGATE_API_KEY`` only."""
+    chosen = url or os.environ.get("TENSORGATE_URL") or DEFAULT_URL
+    return ClientSettings(chosen.rstrip("/"), os.environ.get("TENSORGATE_API_KEY", "").strip())

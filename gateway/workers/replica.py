@@ -1,0 +1,249 @@
+"""A replica: one worker at a time, started, watched, and started again when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from backends.messages import PROTOCOL_VERSION, Failed, Heartbeat, Hello, Load, Ready, ToGateway
+from backends.spec import ModelSpec
+from backends.wire import WireError
+from gateway.workers.process import WorkerProcess, launch
+from gateway.workers.restart import RestartBudget
+
+log = logging.getLogger("tensorgate.worker")
+
+#: The system's words for an interpreter that cannot be one, now or later.
+_NO_INTERPRETER: Final = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP})
+
+
+class WorkerLimits(msgspec.Struct, frozen=True):
+    """Times in seconds after which a worker is given up, and the size of its arenas."""
+
+    load_timeout_s: float = 300.0
+    heartbeat_s: float = 1.0
+    heartbeat_timeout_s: float = 30.0
+    execution_timeout_s: float = 300.0
+    drain_timeout_s: float = 30.0
+    arena_bytes: int = 1 << 30
+
+
+class NotLoaded(Exception):
+    """The model cannot be loaded; ``final`` says that trying again would not help."""
+
+    def __init__(self, text: str, *, final: bool) -> None:
+        super().__init__(text)
+        self.final = final
+
+
+class Replica:
+    """Keeps one worker of a version running.
+
+    ``on_change`` is called whenever ``ready`` or ``reason`` changed; ``on_batch`` with the rows and the input, infer
+    and output nanoseconds of each executed batch.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        spec: ModelSpec,
+        interpreter: str,
+        limits: WorkerLimits,
+        on_change: Callable[[], None],
+        on_batch: Callable[[int, int, int, int], None] = lambda *_: None,
+    ) -> None:
+        self.id = id
+        self.spec = spec
+        self.ready: Ready | None = None
+        self.failed = False
+        self.reason = ""
+        self.restarts = 0
+        self.outstanding = 0
+        self.rss_bytes = 0
+        self.started_at = 0.0
+        self.process: WorkerProcess | None = None
+        self._interpreter = interpreter
+        self._limits = limits
+        self._on_change = on_change
+        self._on_batch = on_batch
+        self._stopping = asyncio.Event()
+        self._budget = RestartBudget()
+        self._loaded: asyncio.Future[Ready] | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes another request now."""
+        return self.ready is not None and self.outstanding < self.ready.credits
+
+    async def run(self) -> None:
+        """Start the worker, again after each death, until ``stop`` or until it is given up."""
+        while not self._stopping.is_set():
+            try:
+                await self._load()
+                await self._watch()
+            except NotLoaded as error:
+                self._down(str(error))
+                if error.final and not self._budget.failures:
+                    break
+            if not await self._back_off():
+                return
+        self.failed = not self._stopping.is_set()
+        self._on_change()
+
+    async def stop(self) -> None:
+        """Drain the worker and end it; ``run`` returns. A worker that still loads is ended at once."""
+        self._stopping.set()
+        self.ready = None
+        loading = self._loaded is not None and self._loaded.cancel()
+        if self.process is not None:
+            if loading:
+                self.process.kill()
+            await self.process.drain(self._limits.drain_timeout_s)
+
+    def kill(self) -> None:
+        """End the worker the hard way; it is started again, and this death does not count."""
+        self._budget = RestartBudget()
+        if self.process is not None:
+            self.process.kill()
+
+    async def load_once(self) -> Ready:
+        """Load without watching over it afterwards (a probe). Raises ``NotLoaded``; call ``stop`` in any case."""
+        await self._load()
+        assert self.ready is not None
+        return self.ready
+
+    # --- one worker's life ---
+
+    async def _load(self) -> None:
+        self._loaded = asyncio.get_running_loop().create_future()
+        try:
+            self.process = await launch(
+                self.id,
+                self._heard,
+                self._on_batch,
+                interpreter=self._interpreter,
+                arena_bytes=self._limits.arena_bytes,
+                device=self.spec.device,
+            )
+        except OSError as error:
+            final = error.errno in _NO_INTERPRETER  # otherwise it is a shortage, which may pass
+            raise NotLoaded(f"cannot start {self._interpreter}: {error}", final=final) from error
+        await self._send_load(self.process)
+        self.ready = await self._wait_ready(self.process, self._loaded)
+        self.started_at = time.time()
+        self.rss_bytes = self.ready.rss_bytes
+        self.reason = ""
+        self._budget.started(time.monotonic())
+        log.info("worker %s is ready (pid %d, loaded in %.2f s)", self.id, self.process.pid, self.ready.load_ns / 1e9)
+        self._on_change()
+
+    async def _send_load(self, process: WorkerProcess) -> None:
+        try:
+            process.channel.send(Load(self.spec, self._limits.heartbeat_s))
+        except WireError as error:  # huge, or a path that is no text
+            process.kill()
+            await process.wait()
+            raise NotLoaded(f"the model's specification cannot be passed to a worker: {error}", final=True) from error
+
+    async def _wait_ready(self, process: WorkerProcess, loaded: asyncio.Future[Ready]) -> Ready:
+        limit = self._limits.load_timeout_s
+        closed = process.channel.closed
+        await asyncio.wait((loaded, closed), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        if loaded.done() and not loaded.cancelled() and loaded.exception() is None:
+            return loaded.result()
+        too_slow = not loaded.done() and not closed.done()
+        if not closed.done():
+            process.kill()
+        ended = await process.end()
+        if loaded.done() and not loaded.cancelled():
+            loaded.result()  # raises what the worker said
+        if too_slow:
+            text = f"the model was not loaded within {limit:g} s (setting load_timeout_s){_tail(process)}"
+        else:
+            text = f"the worker {ended} while it loaded the model{_because(process)}{_tail(process)}"
+        raise NotLoaded(text, final=False)
+
+    async def _watch(self) -> None:
+        """Wait for the worker's end; end it if it stopped answering."""
+        assert self.process is not None
+        process = self.process
+        watchdog = asyncio.create_task(self._watchdog(process), name=f"watchdog of {self.id}")
+        try:
+            await process.channel.closed
+        finally:
+            watchdog.cancel()
+        self.ready = None
+        ended = await process.end()
+        if not self._stopping.is_set():
+            self._down(f"the worker {ended}{_because(process)}{_tail(process)}")
+
+    async def _watchdog(self, process: WorkerProcess) -> None:
+        limit, period = self._limits.heartbeat_timeout_s, self._limits.heartbeat_s
+        while True:
+            due = time.monotonic() + period
+            await asyncio.sleep(period)
+            now = time.monotonic()
+            if now - due > period:
+                continue  # it was this process that slept (suspended, overloaded): what it was sent is not read yet
+            if now - process.channel.heard_at > limit:
+                process.channel.abort(f"no heartbeat for {limit:g} s (setting heartbeat_timeout_s)")
+
+    def _heard(self, message: ToGateway) -> None:
+        loaded = self._loaded
+        match message:
+            case Hello(protocol=protocol) if protocol != PROTOCOL_VERSION and loaded is not None and not loaded.done():
+                text = f"the worker speaks protocol {protocol}, the gateway {PROTOCOL_VERSION}: install one version"
+                loaded.set_exception(NotLoaded(text, final=True))
+            case Ready() if loaded is not None and not loaded.done():
+                loaded.set_result(message)
+            case Failed(text=text) if loaded is not None and not loaded.done():
+                loaded.set_exception(NotLoaded(text, final=True))
+            case Heartbeat(batch_age_ns=age, rss_bytes=rss):
+                self.rss_bytes = rss
+                if age > self._limits.execution_timeout_s * 1e9 and self.process is not None:
+                    limit = self._limits.execution_timeout_s
+                    self.process.channel.abort(f"a batch ran for over {limit:g} s (setting execution_timeout_s)")
+
+    def _down(self, reason: str) -> None:
+        self.ready = None
+        self.process = None
+        self.started_at = 0.0
+        self.rss_bytes = 0
+        self.reason = reason
+        if not self._stopping.is_set():
+            log.error("worker %s: %s", self.id, reason)
+        self._on_change()
+
+    async def _back_off(self) -> bool:
+        """Wait before the next start; False if there is to be none."""
+        if self._stopping.is_set():
+            return False
+        delay = self._budget.exited(time.monotonic())
+        if delay is None:
+            self.failed = True
+            self.reason = f"given up after {self._budget.failures} deaths in a row; the last: {self.reason}"
+            log.error("worker %s: %s", self.id, self.reason)
+            self._on_change()
+            return False
+        self.restarts += 1
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), delay)
+        return not self._stopping.is_set()
+
+
+def _because(process: WorkerProcess) -> str:
+    """What the gateway holds against it, if anything."""
+    return f": {process.channel.fault}" if process.channel.fault else ""
+
+
+def _tail(process: WorkerProcess) -> str:
+    """The last lines that the worker wrote, for the reason."""
+    lines = [line for line in process.tail if line.strip()][-5:]
+    return "; its last words: " + " | ".join(lines) if lines else ""

@@ -1,0 +1,147 @@
+"""The table in which every request's model and version are looked up."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from backends.spec import ModelSpec
+from gateway.errors import GatewayError, ModelNotReady, NotFound
+from gateway.lifecycle.catalog import Catalog
+from gateway.lifecycle.served import Served
+from gateway.lifecycle.state import VersionState
+from gateway.proto.model_config_pb2 import ModelConfig
+from gateway.telemetry.statistics import ModelStatistics
+from registry.record import ModelVersion, Source
+
+WAY = {
+    VersionState.LOADING: [],
+    VersionState.READY: [VersionState.READY],
+    VersionState.RESTARTING: [VersionState.READY, VersionState.RESTARTING],
+    VersionState.DRAINING: [VersionState.READY, VersionState.DRAINING],
+    VersionState.FAILED: [VersionState.FAILED],
+}
+NOT_READY = [state for state in WAY if state is not VersionState.READY]
+
+
+def served(model: str, number: int, state: VersionState = VersionState.READY, reason: str = "") -> Served:
+    record = ModelVersion(
+        model, number, "echo", "echo:", "", "sha256:0", 0, Source.REGISTERED, True, datetime(2026, 1, 1, tzinfo=UTC)
+    )
+    spec = ModelSpec(model, number, "echo", "")
+    version = Served(record, spec, ModelConfig(), ModelStatistics(model, str(number)), 4)
+    for step in WAY[state]:
+        version.move(step, reason)
+    version.reason = reason
+    return version
+
+
+def catalog(*versions: Served) -> Catalog:
+    made = Catalog()
+    for version in versions:
+        made.add(version)
+        numbers = made.registered.get(version.record.model, frozenset())
+        made.registered[version.record.model] = numbers | {version.record.number}
+    return made
+
+
+def test_without_a_version_the_greatest_ready_one_is_meant_by_number_and_not_by_text() -> None:
+    versions = [served("m", number) for number in (9, 10, 2)]
+    made = catalog(*versions, served("m", 11, VersionState.LOADING), served("m", 12, VersionState.FAILED))
+    assert made.resolve("m", "").record.number == 10
+    assert made.find("m", "").record.number == 10
+
+
+def test_the_default_follows_every_change_of_state() -> None:
+    old, new = served("m", 1), served("m", 2, VersionState.LOADING)
+    made = catalog(old, new)
+    assert made.resolve("m", "") is old
+    new.move(VersionState.READY)
+    made.refresh("m")
+    assert made.resolve("m", "") is new
+    new.move(VersionState.RESTARTING)
+    made.refresh("m")
+    assert made.resolve("m", "") is old
+    old.move(VersionState.DRAINING)
+    made.refresh("m")
+    with pytest.raises(ModelNotReady, match="'m' version 2, which is not at ready state but restarting"):
+        made.resolve("m", "")
+
+
+def test_models_do_not_see_each_other() -> None:
+    made = catalog(served("a", 1), served("b", 2))
+    assert made.resolve("a", "").record.model == "a"
+    with pytest.raises(NotFound):
+        made.resolve("a", "2")
+
+
+@pytest.mark.parametrize("version", ["", "3"])
+@pytest.mark.parametrize("state", NOT_READY)
+def test_a_version_that_is_not_ready_is_found_but_takes_no_request(version: str, state: VersionState) -> None:
+    made = catalog(served("m", 3, state, "because of that"))
+    assert made.find("m", version).state is state
+    with pytest.raises(ModelNotReady, match=f"'m' version 3, which is not at ready state but {state}: because of that"):
+        made.resolve("m", version)
+
+
+@pytest.mark.parametrize("version", ["1", "01", "0000000000000000001"])
+def test_a_version_is_named_by_its_number(version: str) -> None:
+    assert catalog(served("m", 1), served("m", 10)).resolve("m", version).record.number == 1
+
+
+ODD = ["0", "-1", "+1", " 1", "1 ", "1.0", "1e0", "0x1", "1_0", "one", "١", "²", "1\x00", "\ud800", "%31"]
+
+
+@pytest.mark.parametrize("version", [*ODD, "9" * 20, "1" * 5000, "0" * 5000 + "1"], ids=lambda text: ascii(text)[:24])
+def test_whatever_else_is_written_as_a_version_is_not_found(version: str) -> None:
+    made = catalog(served("m", 1), served("m", 10))
+    for lookup in (made.find, made.resolve):
+        with pytest.raises(NotFound, match=r"is not found \(versions: 1, 10\)$"):
+            lookup("m", version)
+
+
+def test_the_largest_number_that_the_registry_gives_can_be_asked_for() -> None:
+    number = 2**63 - 2
+    assert catalog(served("m", number)).resolve("m", str(number)).record.number == number
+
+
+@pytest.mark.parametrize("version", ["", "1", "x"])
+@pytest.mark.parametrize("model", ["", "M", "m ", "other", "m/1"])
+def test_an_unknown_model_is_not_found_whatever_the_version(model: str, version: str) -> None:
+    with pytest.raises(NotFound, match=f"'{model}' is not found"):
+        catalog(served("m", 1)).resolve(model, version)
+
+
+def test_what_is_registered_and_not_loaded_is_not_ready_and_what_is_not_registered_is_not_found() -> None:
+    made = catalog(served("m", 1))
+    made.registered = {"m": frozenset({1, 2}), "idle": frozenset({7})}
+    with pytest.raises(ModelNotReady, match="'m' version 2, which is not loaded"):
+        made.resolve("m", "2")
+    with pytest.raises(ModelNotReady, match="'idle', which has no available versions"):
+        made.resolve("idle", "")
+    with pytest.raises(NotFound, match=r"version 3 is not found \(versions: 1, 2\)"):
+        made.resolve("m", "3")
+
+
+def test_a_model_whose_last_version_is_removed_is_gone_and_can_come_back() -> None:
+    first, second = served("m", 1), served("m", 2)
+    made = catalog(first, second)
+    made.remove(second)
+    assert made.resolve("m", "") is first
+    made.remove(first)
+    assert made.all() == []
+    with pytest.raises(GatewayError):
+        made.resolve("m", "")
+    made.add(second)
+    assert made.resolve("m", "2") is made.resolve("m", "") is second
+
+
+def test_everything_is_listed_by_name_and_number() -> None:
+    made = catalog(served("b", 2), served("a", 10), served("a", 9), served("b", 1, VersionState.FAILED))
+    assert [(v.record.model, v.record.number) for v in made.all()] == [("a", 9), ("a", 10), ("b", 1), ("b", 2)]
+
+
+async def test_an_unloaded_version_has_no_signature() -> None:
+    with pytest.raises(ModelNotReady, match="'m' version 1"):
+        _ = served("m", 1, VersionState.LOADING).signature

@@ -12,7 +12,7 @@ IMAGE ?= tensorgate
 export PYTHON VENV
 
 BIN := $(VENV)/bin
-SOURCES := gateway registry backends tests benchmarks scripts
+SOURCES := gateway registry backends tests benchmarks examples scripts
 
 .PHONY: help setup setup-dev demo test check format bench constraints image clean
 

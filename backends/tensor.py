@@ -24,6 +24,8 @@ NUMPY_DTYPE: Final[dict[str, np.dtype[Any]]] = {
 }  # fmt: skip
 
 _DATATYPE: Final = {dtype: name for name, dtype in NUMPY_DTYPE.items() if name != "BF16"}
+_MAX_DIMENSIONS: Final = 64  # numpy's
+_MAX_ELEMENTS: Final = (2**63 - 1) // 8  # of the largest datatype
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -70,6 +72,11 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
 def element_count(shape: tuple[int, ...]) -> int:
     """Number of elements; Python integers cannot overflow. ``()`` is one scalar."""
     return math.prod(shape)
+
+
+def is_addressable(shape: tuple[int, ...]) -> bool:
+    """Whether an array may have this shape. numpy wants the sizes other than 0 to fit, even if there is no element."""
+    return len(shape) <= _MAX_DIMENSIONS and math.prod(size or 1 for size in shape) <= _MAX_ELEMENTS
 
 
 def iter_bytes(data: Buffer) -> Iterator[memoryview]:

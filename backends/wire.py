@@ -18,7 +18,7 @@ import msgspec
 from backends.arena import Allocator, Mapping
 from backends.messages import TensorHead
 from backends.spec import ITEM_SIZE
-from backends.tensor import Buffer, Tensor
+from backends.tensor import Buffer, Tensor, is_addressable
 
 PREFIX: Final = struct.Struct("<IQ")
 MAX_HEADER: Final = 16 << 20
@@ -177,3 +177,5 @@ def _check_head(head: TensorHead) -> None:
     shape = head.shape
     if (shape and min(shape) < 0) or (item and math.prod(shape) * item != head.size):
         raise WireError(f"tensor {head.name!r} of {head.datatype} and shape {list(shape)} comes with {head.size} bytes")
+    if not is_addressable(shape):
+        raise WireError(f"tensor {head.name!r} of shape {list(shape)} is larger than any memory")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import fcntl
+import gc
 import os
 import resource
 import signal
@@ -103,6 +104,8 @@ def _serve(port: Port) -> int:
     executor = Executor(port, backend, load.spec, signature)
     port.send(_ready(backend, signature, executor, time.monotonic_ns() - started))
     _start_heartbeat(port, executor, load.heartbeat_s)
+    gc.collect()
+    gc.freeze()  # framework and model stay for ever: looking through them for garbage would only cost
     executor.run()
     backend.unload()
     port.send(Drained())

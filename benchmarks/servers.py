@@ -123,7 +123,13 @@ def running(engine: Engine, tuning: Tuning, home: Home, folder: Path, extra: str
 
 def start(launch: Launch, folder: Path) -> subprocess.Popen[bytes]:
     """In a session of its own, so that a Ctrl-C reaches the benchmark alone, which then stops it."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **launch.environment}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "ORT_DISABLE_TELEMETRY": "1",
+        **launch.environment,
+    }
     with (folder / "log").open("wb") as log:
         return subprocess.Popen(
             launch.command,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -20,6 +21,7 @@ from registry.errors import StoreError
 
 log = logging.getLogger("tensorgate")
 
+_BACKLOG = 2048
 _GRPC_MOST = 2**31 - 1  # bytes: larger than any message can be
 
 
@@ -52,12 +54,12 @@ async def _serve(settings: Settings) -> None:
         limit = settings.max_body_bytes if settings.max_body_bytes < _GRPC_MOST else rpc.UNLIMITED
         grpc_server = await rpc.start(gateway.dataplane, address, max_message_bytes=limit)
         http_url = f"http://{_bracketed(settings.host)}:{listener.getsockname()[1]}"
-        async with _running(gateway, listener, settings.drain_timeout_s):
+        async with _running(gateway, listener, grpc_server, settings.drain_timeout_s):
+            _relax_garbage_collector()
             log.info("serving REST on %s and gRPC on %s:%d", http_url, _bracketed(settings.host), grpc_server.port)
             await stopping.wait()
             log.info("stopping: requests in flight get %.0f s", settings.drain_timeout_s)
             gateway.dataplane.drain()
-            await grpc_server.stop(settings.drain_timeout_s)
     finally:
         listener.close()
         await gateway.store.close()
@@ -65,8 +67,10 @@ async def _serve(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def _running(gateway: Gateway, listener: socket.socket, drain_timeout_s: float) -> AsyncIterator[None]:
-    """REST and the manager run inside; afterwards requests in flight are finished, then the workers are drained."""
+async def _running(
+    gateway: Gateway, listener: socket.socket, grpc_server: rpc.RpcServer, drain_timeout_s: float
+) -> AsyncIterator[None]:
+    """REST and the manager run inside; afterwards both transports finish what they have, then the workers do."""
     http = _HttpServer(
         uvicorn.Config(
             gateway.app,
@@ -86,7 +90,7 @@ async def _running(gateway: Gateway, listener: socket.socket, drain_timeout_s: f
         serving = tasks.create_task(http.serve(sockets=[listener]), name="REST")
         yield
         http.should_exit = True
-        await serving
+        await asyncio.gather(serving, grpc_server.stop(drain_timeout_s))
         manager.cancel()
 
 
@@ -97,12 +101,20 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(_BACKLOG)
     except OSError as error:
         raise ConfigurationError(
             f"cannot serve REST at {host}:{port}: {error.strerror}; stop what uses port {port} or choose another with "
             "--http-port (0 takes a free one)"
         ) from error
     return listener
+
+
+def _relax_garbage_collector() -> None:
+    """What was made so far stays for ever, and a request makes no cycles: look for garbage less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def _bracketed(host: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from backends.spec import ITEM_SIZE, Signature, TensorSpec
-from backends.tensor import Tensor, element_count, iter_bytes
+from backends.tensor import Tensor, is_addressable, iter_bytes
 from gateway.errors import InvalidRequest
 
 
@@ -52,6 +52,8 @@ class Validator:
             if size < 0 or limit not in (size, -1):
                 self._wrong_shape(tensor, spec)
             count *= size
+        if not count and not is_addressable(shape):
+            raise InvalidRequest(f"input '{tensor.name}' has shape {list(shape)}, larger than any memory; send less")
         check_size(tensor, count)
 
     def _check_batch(self, inputs: list[Tensor]) -> None:
@@ -121,10 +123,3 @@ def check_size(tensor: Tensor, count: int) -> None:
             f"expected {count} string elements for inference input '{tensor.name}' of shape {list(tensor.shape)}, "
             f"got {found}"
         )
-
-
-def elements(name: str, shape: tuple[int, ...]) -> int:
-    """Elements of a shape as a client wrote it. Raises ``InvalidRequest`` for a negative size."""
-    if any(size < 0 for size in shape):
-        raise InvalidRequest(f"input '{name}' has shape {list(shape)}; sizes must be 0 or more")
-    return element_count(shape)

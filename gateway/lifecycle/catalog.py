@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.errors import ModelNotReady, NotFound
+from gateway.lifecycle.repository import Problem
 from gateway.lifecycle.served import Served
 from gateway.lifecycle.state import VersionState
 
@@ -18,6 +19,8 @@ class Catalog:
     def __init__(self) -> None:
         self.versions: dict[str, dict[int, Served]] = {}
         self.registered: dict[str, frozenset[int]] = {}
+        self.desired: frozenset[tuple[str, int]] = frozenset()  # what ought to run, whether or not it does
+        self.problems: tuple[Problem, ...] = ()  # what cannot even be registered
         self._default: dict[str, Served] = {}
 
     def add(self, served: Served) -> None:
@@ -73,7 +76,14 @@ class Catalog:
             self.versions[model][number] for model in sorted(self.versions) for number in sorted(self.versions[model])
         ]
 
+    def awaited(self) -> list[tuple[str, int]]:
+        """Versions that ought to run and wait for their turn to load."""
+        return sorted(key for key in self.desired if key[1] not in self.versions.get(key[0], {}))
+
     def _missing(self, model: str) -> NotFound | ModelNotReady:
+        problem = next((problem for problem in self.problems if problem.name == model), None)
+        if problem is not None:
+            return ModelNotReady(f"Request for model '{model}', which cannot be served: {problem.reason}")
         if model in self.registered:
             return ModelNotReady(f"Request for model '{model}', which has no available versions: none is loaded")
         return NotFound(f"Request for unknown model: '{model}' is not found")

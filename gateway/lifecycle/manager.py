@@ -24,7 +24,7 @@ from gateway.modelconfig.spec import to_spec
 from gateway.proto.model_config_pb2 import ModelConfig
 from gateway.telemetry.statistics import ModelStatistics
 from gateway.workers.replica import NotLoaded, Replica, WorkerLimits
-from registry.errors import StoreError
+from registry.errors import RegistryError, StoreError
 from registry.record import ModelVersion
 from registry.store import ModelStore
 
@@ -176,6 +176,7 @@ class Manager:
         self._pokes_heard = pokes
         self.catalog.registered = {m.name: frozenset(v.number for v in m.versions) for m in models}
         self._desired = {(m.name, v.number): v for m in models for v in m.versions if v.desired}
+        self.catalog.desired = frozenset(self._desired)
         if self._required is None:
             self._required = {model for model, _ in self._desired}
         self._required &= {model for model, _ in self._desired}
@@ -197,7 +198,7 @@ class Manager:
         served = Served(record, spec, config, statistics, self._max_waiting)
         log.info("loading %s (%s) from %s", served.label, record.framework, record.path)
         self.catalog.add(served)
-        self._start_replica(served, f"{served.label}/0")
+        self._start_replica(served, f"{served.label}-0")
 
     def _start_replica(self, served: Served, id: str) -> None:
         assert self._tasks is not None
@@ -216,6 +217,7 @@ class Manager:
         reason = next((replica.reason for replica in served.replicas if replica.reason), "")
         if ready is not None:
             served.validator = Validator(served.record.model, ready.signature)
+            self._keep_signature(served.record, ready.signature)
             served.move(VersionState.READY)
             served.freed()
             if self._required is not None:
@@ -228,6 +230,17 @@ class Manager:
             )
         self.catalog.refresh(served.record.model)
         self.poke()
+
+    def _keep_signature(self, record: ModelVersion, signature: Signature) -> None:
+        """What a repository's model says of itself is known only now: the registry keeps it."""
+        if record.signature is None and self._tasks is not None and (record.model, record.number) in self._desired:
+            self._tasks.create_task(self._store_signature(record, signature), name=f"signature of {record.model}")
+
+    async def _store_signature(self, record: ModelVersion, signature: Signature) -> None:
+        try:
+            await self._store.set_signature(record.model, record.number, signature)
+        except RegistryError as error:
+            log.warning("the signature of %s:%d is not kept: %s", record.model, record.number, error)
 
     def _unload(self, served: Served) -> None:
         assert self._tasks is not None

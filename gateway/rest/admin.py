@@ -107,14 +107,10 @@ async def list_workers(controlplane: ControlPlane) -> WorkerList:
     return WorkerList(controlplane.workers())
 
 
-@post(
-    ["/workers/{worker:str}/restart", "/workers/{worker:str}/{replica:str}/restart"],
-    summary="Restart a worker",
-    status_code=202,
-)
-async def restart_worker(controlplane: ControlPlane, worker: str, replica: str | None = None) -> None:
-    """End the worker at once; its replica starts a new one. A worker's id may hold a slash (``add:1/0``)."""
-    await controlplane.restart_worker(worker if replica is None else f"{worker}/{replica}")
+@post("/workers/{worker:str}/restart", summary="Restart a worker", status_code=202)
+async def restart_worker(controlplane: ControlPlane, worker: str) -> None:
+    """End the worker at once; its replica starts a new one."""
+    await controlplane.restart_worker(worker)
 
 
 def _progress(info: VersionInfo) -> Response[VersionInfo]:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import PayloadTooLarge
-from gateway.rest.asgi import Answer, Headers, fault_answer
+from gateway.rest.asgi import Answer, Headers, error_answer, fault_answer
 from gateway.rest.v2.app import PREFIX, V2App
 from gateway.rest.v2.body import Body, too_large
 
 _PREFIX: Final = PREFIX.encode()
+_OFFER: Final = (b"connection", b"upgrade", b"http2-settings")
 #: Up to here joining head and body costs less than a gathered write.
 _JOIN_BELOW: Final = 64 << 10
 
@@ -49,10 +51,39 @@ class Connection(HttpToolsProtocol):
         """The class of connections that serve ``v2``."""
         return type("Connection", (cls,), {"v2": v2})
 
+    def data_received(self, data: bytes) -> None:
+        """Part of ``asyncio.Protocol``. An offer to upgrade is declined: the request is served as if it had none.
+
+        The parser would end there (Java's client offers HTTP/2 so, with a body behind), hence the head without the
+        offer goes through a new one.
+        """
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            if self.parser.get_method() == b"CONNECT":
+                self.send_400_response("CONNECT is not offered: this is no proxy.")
+                return
+            head = self._head_without_offer()
+            self.parser = httptools.HttpRequestParser(self)
+            self.data_received(head + data[offer.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _head_without_offer(self) -> bytes:
+        lines = [self.parser.get_method() + b" " + self.url + b" HTTP/1.1"]
+        lines += (name + b": " + value for name, value in self.headers if name not in _OFFER)
+        tokens = b",".join(value for name, value in self.headers if name == b"connection").lower().split(b",")
+        if b"close" in [token.strip() for token in tokens]:
+            lines.append(b"connection: close")
+        return b"\r\n".join((*lines, b"", b""))
+
     # --- httptools' callbacks ---
 
     def on_headers_complete(self) -> None:
         """A request's head is there: it is ours, or uvicorn's (whose requests wait for each other by themselves)."""
+        if self.parser.should_upgrade():
+            return  # see data_received
         path, _, _ = self.url.partition(b"?")
         if not self._is_ours(path):
             super().on_headers_complete()
@@ -79,6 +110,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is whole."""
+        if self.parser.should_upgrade():
+            return
         exchange = self._receiving
         if exchange is None:
             if self.cycle is not None:
@@ -95,13 +128,19 @@ class Connection(HttpToolsProtocol):
         if not (path.startswith(_PREFIX) and path[3:4] in (b"", b"/")) or self._answering is not None:
             return False
         cycle: RequestResponseCycle | None = self.cycle
-        return (cycle is None or cycle.response_complete) and not self.parser.should_upgrade()
+        return cycle is None or cycle.response_complete
 
     # --- serving ---
 
     async def _serve(self, exchange: _Exchange) -> None:
-        answer = await self.v2.answer(exchange.method, exchange.path, exchange.headers, exchange.body.whole())
-        self._answering = None
+        try:
+            answer = await self.v2.answer(exchange.method, exchange.path, exchange.headers, exchange.body.whole())
+        except asyncio.CancelledError:  # the client is gone, or the server's time to drain is up
+            exchange.keep_alive = False
+            self._write(exchange, error_answer(503, "the server is stopping, the request was not finished in time"))
+            raise
+        finally:
+            self._answering = None
         self._write(exchange, answer)
         self.on_response_complete()
 

@@ -162,6 +162,7 @@ class ControlPlane:
             wanted, clashes = _without_clashes(found, await self._store.models())
             await self._store.sync_repository(wanted)
         self.problems = (*(problem for result in results for problem in result.problems), *clashes)
+        self._manager.catalog.problems = self.problems
         for problem in self.problems:
             log.error("not served: %s: %s", problem.label, problem.reason)
         self._manager.poke()

@@ -132,16 +132,22 @@ class DataPlane:
         return [served.statistics for served in self._catalog.all() if served.record.model == name]
 
     def index(self, ready_only: bool = False) -> list[IndexEntry]:
-        """Every version that runs or was given up, and every model that does not run."""
+        """Every version that runs, is about to or was given up, and every model that does not run."""
         entries = [
             IndexEntry(served.record.model, str(served.record.number), _INDEX_STATE[served.state], served.reason)
             for served in self._catalog.all()
         ]
         if ready_only:
             return [entry for entry in entries if entry.state == "READY"]
-        loaded = self._catalog.versions
-        idle = [name for name in self._catalog.registered if name not in loaded]
-        return entries + [IndexEntry(name, "", "UNAVAILABLE", "unloaded") for name in sorted(idle)]
+        awaited = self._catalog.awaited()
+        entries += [IndexEntry(model, str(number), "LOADING", "it waits for its turn") for model, number in awaited]
+        entries += [
+            IndexEntry(problem.name, str(problem.version or ""), "UNAVAILABLE", problem.reason)
+            for problem in self._catalog.problems
+        ]
+        named = {entry.name for entry in entries}
+        idle = sorted(name for name in self._catalog.registered if name not in named)
+        return entries + [IndexEntry(name, "", "UNAVAILABLE", "unloaded") for name in idle]
 
     # --- inference ---
 

@@ -138,7 +138,7 @@ class Channel(asyncio.Protocol):
     def _flush(self) -> None:
         parts, self._outbox = self._outbox, []
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(parts)
+            self._transport.write(b"".join(parts))  # inline buffers are small: large ones are in the arena
 
     # --- answers ---
 

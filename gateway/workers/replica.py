@@ -180,6 +180,9 @@ class Replica:
         finally:
             watchdog.cancel()
         self.ready = None
+        if not self._stopping.is_set():  # said before the process is reaped: who just lost a request asks now
+            self.reason = f"its worker has just ended{_because(process)}"
+            self._on_change()
         ended = await process.end()
         if not self._stopping.is_set():
             self._down(f"the worker {ended}{_because(process)}{_tail(process)}")

@@ -192,3 +192,22 @@ def test_an_upgrade_that_is_not_offered_is_ignored(server: Server, protocol: str
     headers = f"Host: x\r\nConnection: Upgrade, close\r\nUpgrade: {protocol}\r\nSec-WebSocket-Key: eA=="
     answer = talk(server, f"GET /v2/models/echo HTTP/1.1\r\n{headers}\r\n\r\n".encode())
     assert answer.startswith(b"HTTP/1.1 200 "), answer
+
+
+@pytest.mark.parametrize("cut", [0, 1, len(PLAIN)])
+@pytest.mark.parametrize("protocol", ["websocket", "h2c"])
+def test_a_request_with_an_offer_to_upgrade_keeps_its_body(server: Server, protocol: str, cut: int) -> None:
+    """Java's client offers HTTP/2 with its first request; the body may come with the head or later."""
+    head = f"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\nUpgrade: {protocol}\r\n"
+    head += "HTTP2-Settings: AAMAAABk\r\nConnection: Upgrade, HTTP2-Settings, close\r\n"
+    body = json.dumps({"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}).encode()
+    with connect(server) as connection:
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:cut])
+        connection.sendall(body[cut:])
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 200 "), answer
+    assert b'"data":[1.0,2.0]' in answer
+
+
+def test_connect_is_refused(server: Server) -> None:
+    assert talk(server, b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org\r\n\r\n").startswith(b"HTTP/1.1 400 ")

@@ -53,7 +53,7 @@ class Busy:
 
 def executions_begun(server: Server) -> int:
     """How many requests with ``LINE`` have begun to run."""
-    return server.log.count("[echo:1/0] " + "x" * 79)
+    return server.log.count("[echo:1-0] " + "x" * 79)
 
 
 def statistics(server: Server) -> Any:

@@ -152,7 +152,7 @@ def test_a_model_that_ends_its_process_is_started_again(server: Server, protocol
     with pytest.raises(Refused) as refused:
         infer(protocol, server, "crashing", floats(1), parameters={"crash": crash})
     assert refused.value.meaning == "unavailable", refused.value
-    assert "crashing:1/0" in refused.value.text
+    assert "crashing:1-0" in refused.value.text
     assert "died" in refused.value.text
     assert not server.is_ready("crashing"), "who has been told so must not be sent there again"
     server.wait(lambda: reason in index_entry(server, "crashing").get("reason", ""), "the index to tell why")
@@ -204,7 +204,7 @@ def test_those_who_wait_behind_a_request_that_hangs_are_told_as_well(server: Ser
     line = {"print_bytes": 80}
     threads = [threading.Thread(target=ask(line | {"hang": "true"}))]
     threads[0].start()
-    server.wait_for_log(r"\[hanging:1/0\] x{79}")
+    server.wait_for_log(r"\[hanging:1-0\] x{79}")
     threads += [threading.Thread(target=ask({})) for _ in range(20)]  # more than the worker takes at a time
     for thread in threads[1:]:
         thread.start()

@@ -245,7 +245,7 @@ def test_a_server_that_is_killed_leaves_no_worker_behind(tmp_path: Path, reposit
         client.start()
         wait_for_requests(server, 1)
         workers = server.workers()
-        assert set(workers) == {"good:1/0", "slow:1/0"}
+        assert set(workers) == {"good:1-0", "slow:1-0"}
         assert server.stop(signal.SIGKILL) == -signal.SIGKILL
         client.join()
     wait_until(lambda: not any(psutil.pid_exists(worker.pid) for worker in workers.values()), "the workers to be gone")

@@ -48,7 +48,7 @@ async def test_what_is_desired_is_loaded_and_answers(tmp_path: Path) -> None:
         with pytest.raises(errors.ModelNotReady, match="'n' version 8, which is not loaded"):
             await gateway.infer("n", "8")
         (worker,) = (w for w in gateway.manager.workers() if w.model == "m")
-        assert (worker.id, worker.state, worker.restarts, worker.reason) == ("m:1/0", "ready", 0, "")
+        assert (worker.id, worker.state, worker.restarts, worker.reason) == ("m:1-0", "ready", 0, "")
         assert worker.pid is not None
         assert alive(worker.pid)
         assert worker.started_at > 0

@@ -107,10 +107,13 @@ async def test_a_restart_is_seen_and_other_models_never_notice(tmp_path: Path) -
     async with serving(tmp_path, version("m", 1), version("n", 1)) as gateway:
         await gateway.is_ready("m", 1)
         await gateway.is_ready("n", 1)
-        await gateway.manager.restart_worker("m:1/0")
+        await gateway.manager.restart_worker("m:1-0")
         await until(lambda: gateway.state("m") is RESTARTING)
         assert not gateway.manager.ready()
-        with pytest.raises(errors.ModelNotReady, match="not at ready state but restarting: the worker was ended by"):
+        with pytest.raises(
+            errors.ModelNotReady,
+            match="not at ready state but restarting: (the worker was ended by|its worker has just)",
+        ):
             await gateway.infer("m")
         assert await gateway.infer("n") == "1"
         await stays(lambda: gateway.state("n") is READY, lambda: gateway.state("m") is READY)
@@ -119,7 +122,7 @@ async def test_a_restart_is_seen_and_other_models_never_notice(tmp_path: Path) -
         assert [worker.restarts for worker in gateway.manager.workers()] == [1, 0]
 
 
-@pytest.mark.parametrize("id", ["", "m:1/1", "m:2/0", "m:1"])
+@pytest.mark.parametrize("id", ["", "m:1-1", "m:2-0", "m:1"])
 async def test_a_worker_that_does_not_exist_cannot_be_restarted(tmp_path: Path, id: str) -> None:
     async with serving(tmp_path, version("m", 1)) as gateway:
         await gateway.is_ready()
@@ -191,7 +194,7 @@ async def test_room_given_to_who_leaves_in_the_same_moment_is_passed_on(tmp_path
         replica.outstanding -= 1
         served.freed()  # given to the first
         first.cancel()
-        assert await second is replica
+        assert await asyncio.wait_for(second, 20) is replica
         assert first.cancelled()
         assert (replica.outstanding, served.waiting) == (CREDITS, 0)
 

@@ -292,7 +292,7 @@ def test_a_tensor_that_was_read_lies_where_it_may_and_is_what_it_says(
     for head, tensor in zip(heads, tensors, strict=True):
         assert len(tensor.data) == head.size
         assert tensor.datatype in ITEM_SIZE
-        if tensor.datatype != "BYTES":
+        if tensor.datatype != "BYTES" and max(head.shape, default=0) < 1 << 31:  # numpy has a limit for empty ones too
             assert tensor.numpy().shape == head.shape
 
 

@@ -51,10 +51,11 @@ class Peer:
     async def take(self, count: int = 1) -> list[tuple[Any, memoryview]]:
         """The next messages."""
         got: list[tuple[Any, memoryview]] = []
-        while len(got) < count:
-            chunk = await asyncio.get_running_loop().sock_recv(self.socket, 1 << 16)
-            assert chunk, "the gateway has closed the channel"
-            got += self._frames.feed(chunk)
+        async with asyncio.timeout(20):
+            while len(got) < count:
+                chunk = await asyncio.get_running_loop().sock_recv(self.socket, 1 << 16)
+                assert chunk, "the gateway has closed the channel"
+                got += self._frames.feed(chunk)
         assert len(got) == count
         return got
 

@@ -61,7 +61,7 @@ class Server:
 
     def worker(self, model: str, version: int = 1) -> psutil.Process:
         """The worker process of a model's only replica."""
-        return self.workers()[f"{model}:{version}/0"]
+        return self.workers()[f"{model}:{version}-0"]
 
     def faults(self) -> list[str]:
         """Lines of the log that tell of a fault of the server's own."""
@@ -96,9 +96,10 @@ class Server:
         return self.wait(lambda: re.search(pattern, self.log), f"{pattern!r} in the log")
 
     def wait_until_serving(self) -> None:
-        """Wait for the line that tells the ports."""
+        """Wait for the line that tells the ports, and for an answer."""
         match = self.wait_for_log(_SERVING.pattern)
         self.http, self.grpc = match.groups()
+        self.wait(self.is_alive, "the server to answer")
 
     def stop(self, signal_number: int = signal.SIGTERM) -> int:
         """Ask the server to stop, and wait; its exit code. Fails if it does not end, or leaves a process behind."""

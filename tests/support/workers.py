@@ -76,16 +76,20 @@ def numbers(reply: Reply) -> list[float]:
 
 
 class Running:
-    """A replica at work: ``changes`` holds (ready, reason) as they were at each change, ``batches`` their rows."""
+    """A replica at work: ``changes`` holds (ready, reason) as they were at each change, ``deaths`` the reasons once a
+    process was gone, ``batches`` the rows of each batch."""
 
     def __init__(self, spec: ModelSpec, limits: WorkerLimits, interpreter: str) -> None:
         self.changes: list[tuple[bool, str]] = []
+        self.deaths: list[str] = []
         self.batches: list[int] = []
-        self.replica = Replica("echo:1/0", spec, interpreter, limits, self._changed, self._ran)
+        self.replica = Replica("echo:1-0", spec, interpreter, limits, self._changed, self._ran)
         self.task = asyncio.create_task(self.replica.run())
 
     def _changed(self) -> None:
         self.changes.append((self.replica.ready is not None, self.replica.reason))
+        if self.replica.process is None:
+            self.deaths.append(self.replica.reason)
 
     def _ran(self, rows: int, *durations: int) -> None:
         self.batches.append(rows)
@@ -116,8 +120,8 @@ class Running:
         assert await ask(self.channel, floats(5.0)) == [5.0]
 
     async def down(self) -> str:
-        """Wait for the first failure; its reason."""
-        return await until(lambda: next((reason for _, reason in self.changes if reason), None))
+        """Wait for the first death; its reason."""
+        return await until(lambda: next(iter(self.deaths), None))
 
     async def given_up(self) -> str:
         """Wait until the replica has given up for good; why."""

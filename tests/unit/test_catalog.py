@@ -9,6 +9,7 @@ import pytest
 from backends.spec import ModelSpec
 from gateway.errors import GatewayError, ModelNotReady, NotFound
 from gateway.lifecycle.catalog import Catalog
+from gateway.lifecycle.repository import Problem
 from gateway.lifecycle.served import Served
 from gateway.lifecycle.state import VersionState
 from gateway.proto.model_config_pb2 import ModelConfig
@@ -140,6 +141,21 @@ def test_a_model_whose_last_version_is_removed_is_gone_and_can_come_back() -> No
 def test_everything_is_listed_by_name_and_number() -> None:
     made = catalog(served("b", 2), served("a", 10), served("a", 9), served("b", 1, VersionState.FAILED))
     assert [(v.record.model, v.record.number) for v in made.all()] == [("a", 9), ("a", 10), ("b", 1), ("b", 2)]
+
+
+def test_what_ought_to_run_and_does_not_yet_is_awaited() -> None:
+    made = catalog(served("m", 1), served("m", 2, VersionState.FAILED))
+    made.desired = frozenset({("m", 1), ("m", 2), ("m", 10), ("m", 9), ("a", 1)})
+    assert made.awaited() == [("a", 1), ("m", 9), ("m", 10)]
+
+
+def test_a_model_that_could_not_even_be_registered_says_why() -> None:
+    made = catalog(served("m", 1))
+    made.problems = (Problem("broken", None, "its config is no config"),)
+    with pytest.raises(ModelNotReady, match="'broken', which cannot be served: its config is no config"):
+        made.resolve("broken", "")
+    with pytest.raises(NotFound):
+        made.resolve("other", "")
 
 
 async def test_an_unloaded_version_has_no_signature() -> None:

@@ -12,11 +12,11 @@ import itertools
 import json
 import math
 import re
+import struct
 from typing import Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import orjson
 
 from backends.tensor import NUMPY_DTYPE, Tensor, array_to_bytes, element_count, iter_bytes
@@ -30,6 +30,13 @@ _SHOWN: Final = 40
 _OPENING: Final = re.compile(rb"[\s\[]*")
 _KIND: Final[dict[str, type]] = {"BOOL": bool, "BYTES": str, "FP32": float, "FP64": float}
 _NO_JSON: Final = ("FP16", "BF16")
+_FLOATS: Final = ("FP32", "FP64")
+#: Datatype -> its letter in ``struct``, which is as fast as numpy for long lists, faster for short ones, and exact
+#: about ranges.
+_CODE: Final = {
+    "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q",
+    "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "FP32": "f", "FP64": "d",
+}  # fmt: skip
 
 
 class NumberOutOfRange(ValueError):
@@ -70,9 +77,10 @@ def json_of_tensor(tensor: Tensor) -> msgspec.Raw:
     if datatype == "BYTES":
         return msgspec.Raw(orjson.dumps(_strings(tensor)))
     array = np.frombuffer(tensor.data, NUMPY_DTYPE[datatype])
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        return msgspec.Raw(json.dumps(array.tolist()).encode())
-    return msgspec.Raw(orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY))
+    text = orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
+    if datatype in _FLOATS and b"null" in text:  # orjson's word for what is not finite
+        text = json.dumps(array.tolist()).encode()
+    return msgspec.Raw(text)
 
 
 def _finite(text: str) -> float:
@@ -153,15 +161,9 @@ def _pack(name: str, datatype: str, values: list[Any]) -> Any:
     if datatype == "BYTES":
         return array_to_bytes(np.array(values, dtype=object))
     try:
-        array = _float32(values) if datatype == "FP32" else np.array(values, NUMPY_DTYPE[datatype])
-    except (OverflowError, FloatingPointError):
+        return struct.pack(f"<{len(values)}{_CODE[datatype]}", *values)
+    except (OverflowError, struct.error):
         raise InvalidRequest(_out_of_range(name, datatype, values)) from None
-    return array.data.cast("B") if values else b""
-
-
-def _float32(values: list[Any]) -> npt.NDArray[np.float32]:
-    with np.errstate(over="raise"):
-        return np.array(values, np.float32)
 
 
 def _out_of_range(name: str, datatype: str, values: list[Any]) -> str:

@@ -24,7 +24,7 @@ from gateway.modelconfig.spec import to_spec
 from gateway.proto.model_config_pb2 import ModelConfig
 from gateway.telemetry.statistics import ModelStatistics
 from gateway.workers.replica import NotLoaded, Replica, WorkerLimits
-from registry.errors import RegistryError, StoreError
+from registry.errors import StoreError
 from registry.record import ModelVersion
 from registry.store import ModelStore
 
@@ -204,7 +204,9 @@ class Manager:
         assert self._tasks is not None
         interpreter = self._interpreter(served.spec)
         count = served.statistics.record_execution
-        replica = Replica(id, served.spec, interpreter, self._limits, lambda: self._changed_in(served), count)
+        replica = Replica(
+            id, served.spec, interpreter, self._limits, lambda: self._changed_in(served), count, served.freed
+        )
         served.replicas.append(replica)
         self._replica_tasks[id] = self._tasks.create_task(replica.run(), name=f"replica {id}")
 
@@ -239,8 +241,8 @@ class Manager:
     async def _store_signature(self, record: ModelVersion, signature: Signature) -> None:
         try:
             await self._store.set_signature(record.model, record.number, signature)
-        except RegistryError as error:
-            log.warning("the signature of %s:%d is not kept: %s", record.model, record.number, error)
+        except Exception:  # serving goes on without
+            log.exception("the signature of %s:%d is not kept in the registry", record.model, record.number)
 
     def _unload(self, served: Served) -> None:
         assert self._tasks is not None

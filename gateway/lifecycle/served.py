@@ -112,7 +112,7 @@ class Served:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                future.result().outstanding -= 1  # given in the same turn in which the client left: pass it on
+                future.result().promised -= 1  # given in the same turn in which the client left: pass it on
                 self.freed()
             elif future in self._waiting:
                 self._waiting.remove(future)  # who has left takes no place in the queue
@@ -128,7 +128,7 @@ class Served:
             replica = self.pick()
             if replica is None:
                 return
-            replica.outstanding += 1
+            replica.promised += 1
             waiting.popleft().set_result(replica)
 
     @property

@@ -178,14 +178,12 @@ class DataPlane:
         replica = served.pick() if not served.waiting else None
         waited = 0
         if replica is None:
-            replica = await self._wait_for_room(served, deadline)  # counted as outstanding by who gave it
+            replica = await self._wait_for_room(served, deadline)
+            replica.promised -= 1  # from here to the sending there is no await: the place is ours
             waited = time.monotonic_ns() - began
-        else:
-            replica.outstanding += 1
         try:
             return await self._call(replica, request, deadline), waited
         finally:
-            replica.outstanding -= 1
             if served.waiting:
                 served.freed()
 

@@ -53,7 +53,8 @@ def _nothing_to_release() -> None:
 class Channel(asyncio.Protocol):
     """One worker's channel; ``closed`` is done when the connection is.
 
-    ``on_message`` gets what is no answer to a request; ``on_batch`` the rows and the three durations of each batch.
+    ``on_message`` gets what is no answer to a request; ``on_batch`` the rows and the three durations of each batch;
+    ``on_room`` is called when an abandoned request is answered: its place is free only now.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Channel(asyncio.Protocol):
         responses: Mapping,
         on_message: Callable[[ToGateway], None],
         on_batch: Callable[[int, int, int, int], None],
+        on_room: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self.heard_at = time.monotonic()
@@ -72,6 +74,7 @@ class Channel(asyncio.Protocol):
         self._loop = loop
         self._on_message = on_message
         self._on_batch = on_batch
+        self._on_room = on_room
         self._arenas = (requests, responses)
         self._writer = TensorWriter(requests)
         self._reader = TensorReader(responses)
@@ -171,12 +174,15 @@ class Channel(asyncio.Protocol):
             release = self._releaser(answer.tensors)
             if sent.future.done():
                 release()
+                self._on_room()
             else:
                 sent.future.set_result(Reply(tensors, release, answer.queue_ns, message))
 
     def _refused(self, message: Refusal) -> None:
         sent = self._take(message.id)
-        if not sent.future.done():
+        if sent.future.done():
+            self._on_room()
+        else:
             sent.future.set_exception(_REFUSALS.get(message.kind, Internal)(message.text))
 
     def _take(self, id: int) -> Sent:

@@ -106,13 +106,14 @@ async def launch(
     name: str,
     on_message: Callable[[ToGateway], None],
     on_batch: Callable[[int, int, int, int], None],
+    on_room: Callable[[], None] = lambda: None,
     *,
     interpreter: str = sys.executable,
     arena_bytes: int = arena.DEFAULT_CAPACITY,
     device: str = "cpu",
 ) -> WorkerProcess:
     """Start a worker. Raises ``OSError`` if the interpreter cannot be started."""
-    start = asyncio.create_task(_start(name, on_message, on_batch, interpreter, arena_bytes, device))
+    start = asyncio.create_task(_start(name, on_message, on_batch, on_room, interpreter, arena_bytes, device))
     try:
         return await asyncio.shield(start)
     except asyncio.CancelledError:
@@ -128,6 +129,7 @@ async def _start(
     name: str,
     on_message: Callable[[ToGateway], None],
     on_batch: Callable[[int, int, int, int], None],
+    on_room: Callable[[], None],
     interpreter: str,
     arena_bytes: int,
     device: str,
@@ -146,7 +148,7 @@ async def _start(
         ours.callback(pipe.close)
         theirs.callback(os.close, writer)
         requests, responses = arena.Mapping(arenas[0], writable=True), arena.Mapping(arenas[1], writable=False)
-        channel = Channel(name, requests, responses, on_message, on_batch)
+        channel = Channel(name, requests, responses, on_message, on_batch, on_room)
         output = Output(name)
         our_socket.setblocking(False)
         await loop.create_unix_connection(lambda: channel, sock=our_socket)

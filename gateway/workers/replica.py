@@ -47,7 +47,7 @@ class Replica:
     """Keeps one worker of a version running.
 
     ``on_change`` is called whenever ``ready`` or ``reason`` changed; ``on_batch`` with the rows and the input, infer
-    and output nanoseconds of each executed batch.
+    and output nanoseconds of each executed batch; ``on_room`` when a request is done that nobody waited for any more.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Replica:
         limits: WorkerLimits,
         on_change: Callable[[], None],
         on_batch: Callable[[int, int, int, int], None] = lambda *_: None,
+        on_room: Callable[[], None] = lambda: None,
     ) -> None:
         self.id = id
         self.spec = spec
@@ -65,7 +66,7 @@ class Replica:
         self.failed = False
         self.reason = ""
         self.restarts = 0
-        self.outstanding = 0
+        self.promised = 0  # places given to requests that were not sent yet
         self.rss_bytes = 0
         self.started_at = 0.0
         self.process: WorkerProcess | None = None
@@ -73,6 +74,7 @@ class Replica:
         self._limits = limits
         self._on_change = on_change
         self._on_batch = on_batch
+        self._on_room = on_room
         self._stopping = asyncio.Event()
         self._budget = RestartBudget()
         self._loaded: asyncio.Future[Ready] | None = None
@@ -81,6 +83,11 @@ class Replica:
     def has_room(self) -> bool:
         """Whether it takes another request now."""
         return self.ready is not None and self.outstanding < self.ready.credits
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that the worker holds (also those that nobody waits for any more), and places promised."""
+        return self.promised + (self.process.channel.in_flight if self.process is not None else 0)
 
     async def run(self) -> None:
         """Start the worker, again after each death, until ``stop`` or until it is given up."""
@@ -128,6 +135,7 @@ class Replica:
                 self.id,
                 self._heard,
                 self._on_batch,
+                self._on_room,
                 interpreter=self._interpreter,
                 arena_bytes=self._limits.arena_bytes,
                 device=self.spec.device,

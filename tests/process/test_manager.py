@@ -250,7 +250,7 @@ async def test_a_stop_answers_what_was_accepted_and_ends_every_worker(tmp_path: 
         await gateway.is_ready("n", 1)
         pids = [worker.pid for worker in gateway.manager.workers() if worker.pid]
         assert len(pids) == 3
-        tasks = [*gateway.many(CREDITS, delay_ms=10), *gateway.many(4, model="n", delay_ms=10)]
+        tasks = [*gateway.many(CREDITS, delay_ms=40), *gateway.many(4, model="n", delay_ms=100)]
         await until(lambda: sum(served.replicas[0].outstanding for served in gateway.catalog.all()) == len(tasks))
         await asyncio.wait_for(gateway.stop(), LIMITS.drain_timeout_s / 2)
         assert not any(map(alive, pids))

@@ -188,15 +188,29 @@ async def test_room_given_to_who_leaves_in_the_same_moment_is_passed_on(tmp_path
         await gateway.is_ready()
         served = gateway.catalog.versions["m"][1]
         replica = served.replicas[0]
-        replica.outstanding = CREDITS
+        replica.promised = CREDITS
         first, second = (asyncio.create_task(served.wait_for_room()) for _ in range(2))
         await until(lambda: served.waiting == 2)
-        replica.outstanding -= 1
+        replica.promised -= 1
         served.freed()  # given to the first
         first.cancel()
         assert await asyncio.wait_for(second, 20) is replica
         assert first.cancelled()
         assert (replica.outstanding, served.waiting) == (CREDITS, 0)
+
+
+async def test_a_request_that_nobody_waits_for_holds_its_place_until_it_is_done(tmp_path: Path) -> None:
+    """Otherwise impatient clients would pile up work in a slow worker, past every bound."""
+    async with serving(tmp_path, version("m", 1)) as gateway:
+        await gateway.is_ready()
+        replica = gateway.catalog.versions["m"][1].replicas[0]
+        slow = gateway.many(1, delay_ms=300)
+        await until(lambda: replica.outstanding == 1)
+        slow[0].cancel()
+        await asyncio.wait(slow)
+        assert replica.outstanding == 1
+        assert await gateway.infer() == "1"
+        assert replica.outstanding == 0
 
 
 # --- the registry ---

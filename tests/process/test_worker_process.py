@@ -114,16 +114,6 @@ async def test_one_bad_request_in_a_batch_fails_alone() -> None:
         assert [numbers(await sent.future) for sent in good] == [[0.0], [1.0], [2.0]]
 
 
-@pytest.mark.parametrize("shape", [(0, 1 << 62), (1 << 62, 0)])
-async def test_an_empty_tensor_of_an_impossible_shape_costs_only_its_request(shape: tuple[int, ...]) -> None:
-    async with running() as run:
-        process = await run.ready()
-        with pytest.raises(errors.InvalidRequest, match="'INPUT0': 0 bytes are no FP32 tensor of shape"):
-            await ask(run.channel, [Tensor("INPUT0", "FP32", shape, b"")])
-        assert await ask(run.channel, floats(1.0)) == [1.0]
-        assert run.process is process
-
-
 @pytest.mark.parametrize("instances", [1, 4])
 async def test_a_failing_request_costs_only_itself(instances: int) -> None:
     async with running(echo(instances)) as run:

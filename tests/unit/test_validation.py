@@ -148,6 +148,13 @@ def test_a_shape_whose_size_overflows_64_bits_is_refused_by_its_true_size() -> N
     assert text.startswith(f"input byte size mismatch for input 'a'. Expected {(1 << 62) * 12} bytes for shape ")
 
 
+@pytest.mark.parametrize("shape", [(1 << 62, 0), (0, 1 << 62)])
+def test_an_empty_tensor_whose_other_sizes_are_impossible_is_refused(shape: tuple[int, ...]) -> None:
+    anything = Validator("any", Signature("test", (TensorSpec("a", "FP32", (-1, -1)),), ()))
+    text = refused(anything, [Tensor("a", "FP32", shape, b"")])
+    assert text == f"input 'a' has shape {list(shape)}, larger than any memory; send less"
+
+
 # --- bytes ---
 
 

@@ -175,7 +175,8 @@ def _check_head(head: TensorHead) -> None:
     if item is None:
         raise WireError(f"tensor {head.name!r} is of {head.datatype!r}, which is no datatype")
     shape = head.shape
-    if (shape and min(shape) < 0) or (item and math.prod(shape) * item != head.size):
+    count = math.prod(shape)
+    if (shape and min(shape) < 0) or (item and count * item != head.size):
         raise WireError(f"tensor {head.name!r} of {head.datatype} and shape {list(shape)} comes with {head.size} bytes")
-    if not is_addressable(shape):
+    if (not count or not item) and not is_addressable(shape):  # otherwise there is a byte for each element
         raise WireError(f"tensor {head.name!r} of shape {list(shape)} is larger than any memory")

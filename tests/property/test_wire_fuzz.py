@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.arena import MIN_BLOCK, Mapping, create
 from backends.messages import (
     Answer,
     Answers,
@@ -27,12 +25,10 @@ from backends.messages import (
     ToGateway,
     ToWorker,
 )
-from backends.spec import ITEM_SIZE, ModelSpec, Signature, TensorSpec
+from backends.spec import ModelSpec, Signature, TensorSpec
 from backends.tensor import Buffer
-from backends.wire import MAX_HEADER, MAX_PAYLOAD, PREFIX, FrameReader, TensorReader, WireError, encode
-from support import messages
+from backends.wire import MAX_HEADER, MAX_PAYLOAD, PREFIX, FrameReader, WireError, encode
 
-CAPACITY = 4 * MIN_BLOCK
 SIGNATURE = Signature("test", (TensorSpec("x", "FP32", (-1, 3)),), (TensorSpec("y", "BYTES", (-1,)),), 8)
 HEADS = [TensorHead("x", "FP32", (2, 3), 24), TensorHead("s", "BYTES", (1,), 6, 4096)]
 
@@ -256,80 +252,3 @@ def test_any_msgpack_value_in_place_of_a_message(kind: Any, value: object) -> No
 @pytest.mark.parametrize("tag", [-1, 0, 6, 31, 40, 255, 1 << 40, "2", None, 2.0, [2]])
 def test_an_unknown_tag_is_no_message(kind: Any, tag: object) -> None:
     assert refused(kind, frame(msgspec.msgpack.encode([tag, 1, 2]))).startswith("not a message: ")
-
-
-# --- tensors ---
-
-
-@pytest.fixture(scope="module")
-def arena() -> Iterator[Mapping]:
-    fd = create("test-arena", CAPACITY)
-    mapping = Mapping(fd, writable=False)
-    os.close(fd)
-    yield mapping
-    mapping.close()
-
-
-numbers = st.one_of(st.integers(-9, 70), st.sampled_from([CAPACITY - 1, CAPACITY, 1 << 31, (1 << 63) - 1, -(1 << 63)]))
-heads = st.builds(
-    TensorHead,
-    name=st.text(max_size=3),
-    datatype=st.sampled_from([*ITEM_SIZE, "", "fp32", "FP8"]),
-    shape=st.lists(numbers, max_size=3).map(tuple),
-    size=numbers,
-    offset=st.just(-1) | numbers,
-)
-
-
-@given(heads=st.lists(heads, max_size=3), payload=st.binary(max_size=80), start=st.integers(0, 90))
-def test_a_tensor_that_was_read_lies_where_it_may_and_is_what_it_says(
-    arena: Mapping, heads: list[TensorHead], payload: bytes, start: int
-) -> None:
-    try:
-        tensors, _ = TensorReader(arena).read(heads, memoryview(payload), start)
-    except WireError:
-        return
-    for head, tensor in zip(heads, tensors, strict=True):
-        assert len(tensor.data) == head.size
-        assert tensor.datatype in ITEM_SIZE
-        if tensor.datatype != "BYTES" and max(head.shape, default=0) < 1 << 31:  # numpy has a limit for empty ones too
-            assert tensor.numpy().shape == head.shape
-
-
-@given(tensor=messages.tensors(), wrong=heads)
-def test_a_head_that_does_not_fit_its_bytes_is_refused(tensor: Any, wrong: TensorHead) -> None:
-    good = TensorHead(tensor.name, tensor.datatype, tensor.shape, len(tensor.data))
-    head = msgspec.structs.replace(good, shape=wrong.shape, size=wrong.size)
-    assume((head.shape, head.size) != (good.shape, good.size))
-    assume(tensor.datatype != "BYTES")  # the number of its elements is not known without looking at them
-    try:
-        (read,), _ = TensorReader(None).read([head], memoryview(tensor.data))
-    except WireError:
-        return
-    assert read.numpy().nbytes == head.size <= good.size  # another tensor that fits as well
-
-
-@pytest.mark.parametrize(
-    ("head", "reason"),
-    [
-        (TensorHead("x", "FP32", (2,), 8, 0), "points into an arena, this channel has none"),
-        (TensorHead("x", "FP32", (3,), 12), "is cut short: 8 of 12 bytes"),
-        (TensorHead("x", "FP32", (2,), -8), "is cut short"),
-        (TensorHead("x", "FP32", (1,), 8), r"of FP32 and shape \[1\] comes with 8 bytes"),
-        (TensorHead("x", "FP32", (-2, -1), 8), r"shape \[-2, -1\] comes with 8 bytes"),
-        (TensorHead("x", "FP32", (0, -1), 0), r"shape \[0, -1\] comes with 0 bytes"),
-        (TensorHead("x", "BYTES", (-1,), 8), r"shape \[-1\] comes with 8 bytes"),
-        (TensorHead("x", "float32", (2,), 8), "is of 'float32', which is no datatype"),
-        (TensorHead("x", "FP32", (1 << 62, 4), 0), "comes with 0 bytes"),
-    ],
-)
-def test_why_a_tensor_is_refused(head: TensorHead, reason: str) -> None:
-    with pytest.raises(WireError, match=f"tensor 'x' .*{reason}"):
-        TensorReader(None).read([head], memoryview(bytes(8)))
-
-
-@pytest.mark.parametrize(("offset", "size"), [(CAPACITY, 4), (CAPACITY - 3, 4), (0, CAPACITY + 4), (1 << 62, 4)])
-def test_a_tensor_outside_the_arena_is_refused(arena: Mapping, offset: int, size: int) -> None:
-    head = TensorHead("x", "UINT8", (size,), size, offset)
-    with pytest.raises(WireError, match="lies outside the arena"):
-        TensorReader(arena).read([head], memoryview(b""))

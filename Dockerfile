@@ -41,7 +41,7 @@ VOLUME /var/lib/tensorgate
 EXPOSE 8000 8001
 
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s \
-  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=2)"]
+  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/v2/health/live', timeout=2)"]
 
 ENTRYPOINT ["tensorgate"]
 CMD ["serve"]

@@ -21,6 +21,8 @@ class _Entry(NamedTuple):
 _TABLE: Final = {
     "echo": _Entry("backends.echo", "EchoBackend", "", ""),
     "onnx": _Entry("backends.onnx.backend", "OnnxBackend", "onnxruntime", "pip install 'tensorgate[onnx]'"),
+    "torch": _Entry("backends.torch.backend", "TorchBackend", "torch", "pip install 'tensorgate[torch]'"),
+    "tf": _Entry("backends.tf.backend", "TfBackend", "tensorflow", "pip install 'tensorgate[tf]'"),
 }
 assert tuple(_TABLE) == FRAMEWORKS
 

@@ -19,6 +19,7 @@ from backends.tensor import Buffer, Tensor
 from backends.wire import FrameReader, TensorReader, TensorWriter, WireError, encode
 
 _CHUNK = 64 << 10
+_LONGEST_WAIT_S = 3600.0  # select() overflows far beyond
 _JOIN_BELOW = 64 << 10  # joining small frames is cheaper than a gathered write
 _MAX_TEXT = 64 << 10
 
@@ -50,7 +51,7 @@ class Port:
         try:
             if timeout_s is None:
                 chunk = self._sock.recv(_CHUNK)
-            elif timeout_s > 0 and not select.select([self._sock], [], [], timeout_s)[0]:
+            elif timeout_s > 0 and not select.select([self._sock], [], [], min(timeout_s, _LONGEST_WAIT_S))[0]:
                 return []
             else:
                 chunk = self._sock.recv(_CHUNK, socket.MSG_DONTWAIT)

@@ -14,7 +14,12 @@ ITEM_SIZE: Final[dict[str, int]] = {
 }  # fmt: skip
 
 #: Frameworks whose backend is part of this distribution, in the order in which they are offered.
-FRAMEWORKS: Final = ("echo", "onnx")
+FRAMEWORKS: Final = ("echo", "onnx", "torch", "tf")
+
+#: The option with which the operator (never a model's own configuration) lets a model bring code that runs; and the
+#: frameworks that know it.
+ALLOW_CODE: Final = "allow_code"
+CODE_FRAMEWORKS: Final = frozenset({"torch", "tf"})
 
 
 class TensorSpec(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from backends.tensor import Buffer, Tensor, is_addressable
 PREFIX: Final = struct.Struct("<IQ")
 MAX_HEADER: Final = 16 << 20
 MAX_PAYLOAD: Final = 8 << 30
-#: From this size on a buffer goes through shared memory: measured, see benchmarks/channel.py.
+#: From this size on a buffer goes through shared memory: `python -m benchmarks.channel` shows where the two ways meet.
 THRESHOLD: Final = 16 << 10
 
 _encoder: Final = msgspec.msgpack.Encoder()

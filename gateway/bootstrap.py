@@ -40,6 +40,7 @@ def build(settings: Settings) -> Gateway:
         execution_timeout_s=settings.execution_timeout_s,
         drain_timeout_s=settings.drain_timeout_s,
         arena_bytes=settings.arena_bytes,
+        allow_code=settings.allow_code,
     )
     interpreters = {framework: str(path) for framework, path in settings.interpreters.items()}
     manager = Manager(store, catalog, limits, interpreters, max_waiting=settings.max_waiting)

@@ -142,6 +142,10 @@ class Settings(BaseSettings):
     insecure: bool = Field(
         default=False, description="true or false; true lets anyone who reaches a non-loopback host use the models"
     )
+    allow_code: bool = Field(
+        default=False,
+        description="true or false; true lets a model bring code that runs in its worker, such as a Python class",
+    )
     frontends: int = Field(default=1, description="1: this release runs one frontend only")
 
     @field_validator("log_level", "log_format", mode="before")

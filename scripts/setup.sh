@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 profile=${1:-}
 case $profile in
   run) extras=onnx,demo groups=() ;;
-  dev) extras=onnx,demo,postgres groups=(--group dev) ;;
+  dev) extras=onnx,torch,tf,demo,postgres groups=(--group dev) ;;
   *) echo "usage: scripts/setup.sh run|dev" >&2; exit 2 ;;
 esac
 venv=${VENV:-.venv}

@@ -184,7 +184,7 @@ async def _loads(version: NewVersion, settings: Settings) -> Finding:
         from_dict(version.config), name=version.model, version=number, path=version.path, framework=version.framework
     )
     interpreter = str(settings.interpreters.get(version.framework, sys.executable))
-    limits = WorkerLimits(load_timeout_s=settings.load_timeout_s)
+    limits = WorkerLimits(load_timeout_s=settings.load_timeout_s, allow_code=settings.allow_code)
     replica = Replica(f"check-{os.getpid()}", spec, interpreter, limits, lambda: None)
     try:
         ready = await replica.load_once()

@@ -41,6 +41,7 @@ def serve(
     log_format: Annotated[str | None, _flag("log_format", "--log-format")] = None,
     log_level: Annotated[str | None, _flag("log_level", "--log-level")] = None,
     insecure: Annotated[bool | None, _flag("insecure", "--insecure")] = None,
+    allow_code: Annotated[bool | None, _flag("allow_code", "--allow-code")] = None,
 ) -> None:
     """Serve models over REST and gRPC until SIGTERM or Ctrl-C."""
     flags = {key: value for key, value in locals().items() if key in Settings.model_fields}

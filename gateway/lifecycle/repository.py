@@ -29,8 +29,16 @@ from registry.record import NewVersion, Source
 log = logging.getLogger("tensorgate.repository")
 
 _CONFIG_NAMES: Final = tuple(f"config{suffix}" for suffix in FORMATS)
-#: Suffix of a model file -> framework.
-_SUFFIX: Final = {".onnx": "onnx"}
+#: Suffix of a model file (or folder) -> framework.
+_SUFFIX: Final = {
+    ".onnx": "onnx",
+    ".pt": "torch", ".jit": "torch", ".pt2": "torch", ".safetensors": "torch", ".pth": "torch", ".pkl": "torch",
+    ".savedmodel": "tf", ".keras": "tf", ".tflite": "tf", ".h5": "tf",
+}  # fmt: skip
+#: Frameworks with formats beside the one that Triton has a file name for.
+_SEVERAL_FORMATS: Final = ("torch", "tf")
+#: A file that makes the folder it lies in a model -> framework.
+_MARK: Final = {"saved_model.pb": "tf", "model.safetensors": "torch", "model.safetensors.index.json": "torch"}
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -69,12 +77,22 @@ def scan(repository: Path) -> ScanResult:
 
 
 def framework_of_artifact(path: Path) -> str | None:
-    """The framework that a file's suffix, or the model file in a folder, tells; ``None`` if nothing does."""
+    """The framework that a file's suffix, or what lies in a folder, tells; ``None`` if nothing does, or two do.
+
+    Formats that a backend only refuses count too: its refusal says how to convert them.
+    """
     if path.is_file():
         return _SUFFIX.get(path.suffix.lower())
-    return next(
-        (name for name, file in DEFAULT_FILENAME.items() if name in FRAMEWORKS and (path / file).exists()), None
-    )
+    if not path.is_dir():
+        return None
+    names = [entry.name for entry in path.iterdir()]
+    default = {framework for framework, file in DEFAULT_FILENAME.items() if file in names}
+    marked = {_MARK[name] for name in names if name in _MARK}
+    others = {_SUFFIX[suffix] for name in names if (suffix := Path(name).suffix.lower()) in _SUFFIX}
+    for found in (default, marked, others):
+        if len(found) == 1:
+            return found.pop()
+    return None
 
 
 def _folders_of_repository(repository: Path) -> Iterator[Path]:
@@ -193,6 +211,8 @@ def _model_file(place: Path, config: ModelConfig, framework: str) -> Path:
     """The file (or folder) to be loaded, which has to be there and to hold something."""
     name = config.default_model_filename or DEFAULT_FILENAME.get(framework, "")
     path = place / name
+    if framework in _SEVERAL_FORMATS and not config.default_model_filename and not path.exists():
+        return place  # the backend finds the model in there, whatever its format
     if not path.exists():
         raise _Unusable(
             f"{path} is missing{_holds(place)}: copy the model there (into another name first, then rename it), "

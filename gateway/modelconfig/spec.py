@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Final
 
-from backends.spec import BatchingSpec, ModelSpec, TensorSpec
+from backends.spec import ALLOW_CODE, BatchingSpec, ModelSpec, TensorSpec
 from gateway.modelconfig import support
 from gateway.modelconfig.parse import ConfigError
 from gateway.proto.model_config_pb2 import (
@@ -41,6 +41,7 @@ DATATYPE: Final[dict[int, str]] = {
 
 #: ``optimization.graph.level`` -> the option of that meaning; 0 is the default, all optimisations.
 _GRAPH_LEVEL: Final = {-1: "basic", 1: "extended", 2: "disable"}
+_LONGEST_DELAY_US: Final = 60_000_000
 
 _log: Final = logging.getLogger(__name__)
 
@@ -133,7 +134,12 @@ def _batching(config: ModelConfig, max_batch_size: int | None) -> BatchingSpec |
             raise ConfigError(f"dynamic_batching.preferred_batch_size holds {size}; it has to be {limit}")
     if max_batch_size is not None and max_batch_size < 2:
         return None
-    return BatchingSpec(tuple(sorted(set(dynamic.preferred_batch_size))), dynamic.max_queue_delay_microseconds)
+    delay_us = dynamic.max_queue_delay_microseconds
+    if delay_us > _LONGEST_DELAY_US:
+        raise ConfigError(
+            f"dynamic_batching.max_queue_delay_microseconds is {delay_us}; it is at most {_LONGEST_DELAY_US} (a minute)"
+        )
+    return BatchingSpec(tuple(sorted(set(dynamic.preferred_batch_size))), delay_us)
 
 
 def _placement(groups: Sequence[ModelInstanceGroup]) -> tuple[int, str]:
@@ -194,6 +200,11 @@ def _artifact(config: ModelConfig, path: str) -> str:
 def _options(config: ModelConfig) -> dict[str, str]:
     """The backend's options: ``parameters``, and the graph optimisation level unless they hold it."""
     options = {key: parameter.string_value for key, parameter in config.parameters.items()}
+    if ALLOW_CODE in options:
+        raise ConfigError(
+            f"parameters has {ALLOW_CODE}: a model cannot allow itself to run code; take it out, and if you trust "
+            f"whoever made the model, start the server with --allow-code (setting {ALLOW_CODE})"
+        )
     level = config.optimization.graph.level
     if level:
         if level not in _GRAPH_LEVEL:

@@ -181,6 +181,7 @@ async def _spawn(interpreter: str, fds: tuple[int, ...], output: int, device: st
 
 
 def _environment(device: str) -> dict[str, str]:
-    """The gateway's environment, with only the devices that this worker may use."""
+    """The gateway's environment without its own settings (a database's password), and only this worker's devices."""
     visible = device.removeprefix("cuda:") if device.startswith("cuda:") else ""
-    return os.environ | _QUIET | {"CUDA_VISIBLE_DEVICES": visible}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TENSORGATE_")}
+    return inherited | _QUIET | {"CUDA_VISIBLE_DEVICES": visible}

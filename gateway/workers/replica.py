@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from backends.messages import PROTOCOL_VERSION, Failed, Heartbeat, Hello, Load, Ready, ToGateway
-from backends.spec import ModelSpec
+from backends.spec import ALLOW_CODE, CODE_FRAMEWORKS, ModelSpec
 from backends.wire import WireError
 from gateway.workers.process import WorkerProcess, launch
 from gateway.workers.restart import RestartBudget
@@ -25,7 +25,7 @@ _NO_INTERPRETER: Final = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, e
 
 
 class WorkerLimits(msgspec.Struct, frozen=True):
-    """Times in seconds after which a worker is given up, and the size of its arenas."""
+    """Times in seconds after which a worker is given up, the size of its arenas, and whether models may bring code."""
 
     load_timeout_s: float = 300.0
     heartbeat_s: float = 1.0
@@ -33,6 +33,7 @@ class WorkerLimits(msgspec.Struct, frozen=True):
     execution_timeout_s: float = 300.0
     drain_timeout_s: float = 30.0
     arena_bytes: int = 1 << 30
+    allow_code: bool = False
 
 
 class NotLoaded(Exception):
@@ -154,11 +155,17 @@ class Replica:
 
     async def _send_load(self, process: WorkerProcess) -> None:
         try:
-            process.channel.send(Load(self.spec, self._limits.heartbeat_s))
+            process.channel.send(Load(self._permitted(), self._limits.heartbeat_s))
         except WireError as error:  # huge, or a path that is no text
             process.kill()
             await process.wait()
             raise NotLoaded(f"the model's specification cannot be passed to a worker: {error}", final=True) from error
+
+    def _permitted(self) -> ModelSpec:
+        """The spec with what the operator allows: only here, so that no configuration can say it by itself."""
+        if not self._limits.allow_code or self.spec.framework not in CODE_FRAMEWORKS:
+            return self.spec
+        return msgspec.structs.replace(self.spec, options={**self.spec.options, ALLOW_CODE: "true"})
 
     async def _wait_ready(self, process: WorkerProcess, loaded: asyncio.Future[Ready]) -> Ready:
         limit = self._limits.load_timeout_s

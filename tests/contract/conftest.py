@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from registry.sql import SqlModelStore
 from registry.store import ModelStore
+from support import tf_models
 from support.postgresql import Cluster, postgresql_programs
 
 
@@ -41,3 +43,22 @@ async def store(url: str) -> AsyncIterator[ModelStore]:
     await opened.open()
     yield opened
     await opened.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_builder_stays() -> Iterator[None]:
+    yield
+    tf_models.stop()
+
+
+@pytest.fixture
+def ordinary_user() -> Iterator[None]:
+    """Root may read every file: be somebody else meanwhile."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)

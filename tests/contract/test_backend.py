@@ -75,7 +75,42 @@ class Onnx(Subject):
         return ModelSpec("model", 1, "onnx", str(folder))
 
 
-SUBJECTS: tuple[Subject, ...] = (Echo(), Onnx())
+class Torch(Subject):
+    framework = "torch"
+    package = "torch"
+    datatypes = tuple(datatype for datatype in ITEM_SIZE if datatype != "BYTES")
+
+    def identity(self, folder: Path, datatypes: tuple[str, ...], shape: tuple[int, ...]) -> ModelSpec:
+        from support import torch_models
+
+        torch_models.identities(datatypes, shape, folder)
+        return ModelSpec("model", 1, "torch", str(folder))
+
+    def broken(self, folder: Path) -> ModelSpec:
+        (folder / "model.pt").write_bytes(b"rubbish")
+        return ModelSpec("model", 1, "torch", str(folder))
+
+
+class Tf(Subject):
+    framework = "tf"
+    package = "tensorflow"
+
+    def identity(self, folder: Path, datatypes: tuple[str, ...], shape: tuple[int, ...]) -> ModelSpec:
+        from support import tf_models
+
+        sizes = [None if size == -1 else size for size in shape]
+        tf_models.build("identities", folder, datatypes=datatypes, shape=sizes)
+        # declared, because a SavedModel does not keep the order of its tensors
+        inputs = tuple(TensorSpec(f"IN_{datatype}", datatype, shape) for datatype in datatypes)
+        outputs = tuple(TensorSpec(f"OUT_{datatype}", datatype, shape) for datatype in datatypes)
+        return ModelSpec("model", 1, "tf", str(folder), inputs=inputs, outputs=outputs)
+
+    def broken(self, folder: Path) -> ModelSpec:
+        (folder / "saved_model.pb").write_bytes(b"rubbish")
+        return ModelSpec("model", 1, "tf", str(folder))
+
+
+SUBJECTS: tuple[Subject, ...] = (Echo(), Onnx(), Torch(), Tf())
 
 
 @pytest.fixture(params=SUBJECTS, ids=lambda subject: subject.framework)
@@ -83,6 +118,10 @@ def subject(request: pytest.FixtureRequest) -> Subject:
     chosen: Subject = request.param
     if not loader.is_installed(chosen.framework):
         pytest.skip(f"{chosen.package} is not installed: {loader.install_line(chosen.framework)}")
+    asked = request.node.callspec.params
+    absent = {asked.get("datatype", "FP32"), *asked.get("datatypes", ())}.difference(chosen.datatypes)
+    if absent:
+        pytest.skip(f"{chosen.framework} has no {', '.join(absent)} tensors, and its backend refuses them")
     return chosen
 
 
@@ -153,12 +192,12 @@ def test_construction_imports_no_framework_and_loading_no_other_one(subject: Sub
 def test_load_tells_the_signature_and_then_the_runtime(subject: Subject, tmp_path: Path) -> None:
     backend = subject.create()
     assert backend.runtime == ""
-    signature = backend.load(subject.identity(tmp_path, ("FP32", "BYTES"), (-1, 3)))
+    signature = backend.load(subject.identity(tmp_path, ("FP32", "INT64"), (-1, 3)))
     assert [(t.name, t.datatype, t.shape) for t in signature.inputs] == [
-        ("IN_FP32", "FP32", (-1, 3)), ("IN_BYTES", "BYTES", (-1, 3)),
+        ("IN_FP32", "FP32", (-1, 3)), ("IN_INT64", "INT64", (-1, 3)),
     ]  # fmt: skip
     assert [(t.name, t.datatype, t.shape) for t in signature.outputs] == [
-        ("OUT_FP32", "FP32", (-1, 3)), ("OUT_BYTES", "BYTES", (-1, 3)),
+        ("OUT_FP32", "FP32", (-1, 3)), ("OUT_INT64", "INT64", (-1, 3)),
     ]  # fmt: skip
     assert signature.platform
     assert backend.runtime

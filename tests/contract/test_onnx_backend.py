@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,19 +109,6 @@ def test_a_file_that_is_no_onnx_model_is_refused(tmp_path: Path, content: bytes)
 @pytest.mark.parametrize("size", range(1, len(WHOLE), 7))
 def test_a_model_that_is_cut_short_anywhere_is_refused(tmp_path: Path, size: int) -> None:
     assert "model.onnx" in refusal(save(WHOLE[:size], tmp_path))
-
-
-@pytest.fixture
-def ordinary_user() -> Iterator[None]:
-    """Root may read every file: be somebody else meanwhile."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def test_an_unreadable_file_is_refused(ordinary_user: None) -> None:

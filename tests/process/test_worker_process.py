@@ -62,11 +62,13 @@ async def test_a_worker_sees_no_device_and_imports_nothing_from_the_folder_it_st
     (tmp_path / "numpy.py").write_text("raise RuntimeError('the wrong numpy')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("TENSORGATE_DATABASE", "postgresql://gateway:secret@127.0.0.1/registry")
     async with running() as run:
         process = await run.ready()
         environment = psutil.Process(process.pid).environ()
         assert environment["CUDA_VISIBLE_DEVICES"] == ""
         assert environment["PYTHONSAFEPATH"] == "1"
+        assert not [name for name in environment if name.startswith("TENSORGATE_")]
 
 
 async def test_tensors_of_every_size_go_there_and_back() -> None:

@@ -143,10 +143,13 @@ async def test_an_artifact_that_cannot_be_loaded_is_refused_and_nothing_is_kept(
         ({"artifact": "/nowhere/model.onnx"}, "/nowhere/model.onnx does not exist"),
         ({"artifact": "pkg://no_such_package/x"}, "no package 'no_such_package' is installed"),
         ({"artifact": "s3://bucket/x"}, "scheme 's3' is not supported"),
-        ({"artifact": __file__}, "its framework cannot be told from its name; give framework, one of echo, onnx"),
+        (
+            {"artifact": __file__},
+            "its framework cannot be told from its name; give framework, one of echo, onnx, torch, tf",
+        ),
         (
             {"artifact": __file__, "framework": "tensorflow"},
-            "framework 'tensorflow' is not known; one of echo, onnx is",
+            "framework 'tensorflow' is not known; one of echo, onnx, torch, tf is",
         ),
         ({"artifact": ECHO, "framework": "onnx"}, "the artifact 'echo:' is for the framework echo only"),
         ({"config": {"max_batch": 1}}, "max_batch"),

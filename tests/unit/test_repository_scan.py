@@ -146,7 +146,7 @@ PBTXT = "m/config.pbtxt"
         ({PBTXT: ""}, "m: it has no version: put the model into"),
         ({"m/01/model.onnx": "x"}, "m: it has no version (01 is no folder called 1, 2, 3, ...): put"),
         ({"m/1": "x"}, "m: it has no version (1 is no folder"),
-        ({"m/1/Model.onnx": "x"}, "m:1: {root}/m/1 has no model.onnx (it holds Model.onnx): copy the model there"),
+        ({"m/1/Model.onnx": "x"}, "m:1: {root}/m/1/model.onnx is missing (it holds Model.onnx): copy the model there"),
         ({MODEL: ""}, "m:1: {root}/m/1/model.onnx is empty: the copy has not ended"),
         ({"m/1/model.onnx/": ""}, "m:1: folder {root}/m/1 has no files"),
         ({MODEL: "x", PBTXT: "nam: 1"}, "config.pbtxt:1:1: "),
@@ -155,7 +155,7 @@ PBTXT = "m/config.pbtxt"
         ({MODEL: "x", "m/config.json": "{}", PBTXT: ""}, "config.pbtxt and config.json: keep one"),
         ({MODEL: "x", PBTXT: 'name: "n"'}, "says name 'n', the folder is called 'm'"),
         ({MODEL: "x", PBTXT: 'backend: "nix"'}, "backend 'nix' is not known; use one of"),
-        ({"m/1/model.pt": "x", PBTXT: 'backend: "pytorch"'}, "'torch' is not offered by this release"),
+        ({"m/1/model.pt": "x", PBTXT: 'backend: "tensorrtllm"'}, "'trtllm' is not offered by this release"),
         ({"m/1/x.onnx": "x", PBTXT: 'backend: "onnxruntime"'}, "model.onnx is missing (it holds x.onnx)"),
         ({"m/1/x.onnx": "x", PBTXT: 'default_model_filename: "y.onnx"'}, "y.onnx is missing (it holds x.onnx)"),
         ({"m/1/x": "x", "n.onnx": "x", PBTXT: 'default_model_filename: "../../n.onnx"'}, "has to be a plain name"),
@@ -223,5 +223,21 @@ def test_an_artifact_tells_its_framework_by_suffix_or_by_the_file_in_it(tmp_path
     assert framework_of_artifact(put(tmp_path / "a.onnx", "x")) == "onnx"
     assert framework_of_artifact(put(tmp_path / "A.ONNX", "x")) == "onnx"
     assert framework_of_artifact(put(tmp_path / "a.txt", "x")) is None
-    assert framework_of_artifact(tmp_path) is None
+    assert framework_of_artifact(put(tmp_path / "e" / "a.txt", "x").parent) is None
     assert framework_of_artifact(put(tmp_path / "f" / "model.onnx", "x").parent) == "onnx"
+    assert framework_of_artifact(put(tmp_path / "g" / "other.pt2", "x").parent) == "torch"
+    assert framework_of_artifact(put(tmp_path / "h" / "model.safetensors", "x").parent) == "torch"
+    assert framework_of_artifact(put(tmp_path / "i" / "saved_model.pb", "x").parent) == "tf"
+    assert framework_of_artifact(put(tmp_path / "j" / "model.savedmodel" / "saved_model.pb", "x").parent.parent) == "tf"
+
+
+def test_a_folder_with_models_of_two_frameworks_does_not_tell(tmp_path: Path) -> None:
+    put(tmp_path / "a.onnx", "x")
+    put(tmp_path / "b.keras", "x")
+    assert framework_of_artifact(tmp_path) is None
+
+
+def test_formats_without_a_name_of_triton_are_found_by_their_backend(repository: Path) -> None:
+    put(repository / "m" / "1" / "net.keras", "x")
+    (version,) = scan(repository).versions
+    assert (version.framework, version.path) == ("tf", str(repository / "m" / "1"))

@@ -16,7 +16,7 @@ import msgspec
 from backends.arena import Mapping
 from backends.messages import Answer, Answers, TensorHead, ToGateway, ToWorker
 from backends.tensor import Buffer, Tensor
-from backends.wire import FrameReader, TensorReader, TensorWriter, WireError, encode
+from backends.wire import THRESHOLD, FrameReader, TensorReader, TensorWriter, WireError, encode
 
 _CHUNK = 64 << 10
 _LONGEST_WAIT_S = 3600.0  # select() overflows far beyond
@@ -36,11 +36,13 @@ class Disconnected(Exception):
 class Port:
     """Receives messages for a worker and sends its answers."""
 
-    def __init__(self, sock: socket.socket, requests: Mapping | None, responses: Mapping | None) -> None:
+    def __init__(
+        self, sock: socket.socket, requests: Mapping | None, responses: Mapping | None, threshold: int = THRESHOLD
+    ) -> None:
         self._sock = sock
         self._frames: FrameReader[ToWorker] = FrameReader(ToWorker)
         self._reader = TensorReader(requests)
-        self._writer = TensorWriter(responses)
+        self._writer = TensorWriter(responses, threshold)
         self._sending = threading.Lock()
 
     def receive(self, timeout_s: float | None) -> list[tuple[ToWorker, memoryview]]:

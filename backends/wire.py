@@ -24,7 +24,7 @@ PREFIX: Final = struct.Struct("<IQ")
 MAX_HEADER: Final = 16 << 20
 MAX_PAYLOAD: Final = 8 << 30
 #: From this size on a buffer goes through shared memory: `python -m benchmarks.channel` shows where the two ways meet.
-THRESHOLD: Final = 16 << 10
+THRESHOLD: Final = 8 << 10
 
 _encoder: Final = msgspec.msgpack.Encoder()
 M = TypeVar("M")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+from litestar import Litestar
 
 from gateway.lifecycle.catalog import Catalog
 from gateway.lifecycle.manager import Manager
 from gateway.rest.app import make_app
-from gateway.rest.asgi import App
 from gateway.rest.v2.app import V2App
 from gateway.serving.controlplane import ControlPlane
 from gateway.serving.dataplane import DataPlane
@@ -26,7 +26,7 @@ class Gateway(msgspec.Struct, frozen=True):
     dataplane: DataPlane
     controlplane: ControlPlane
     v2: V2App
-    app: App
+    app: Litestar
 
 
 def build(settings: Settings) -> Gateway:
@@ -48,5 +48,5 @@ def build(settings: Settings) -> Gateway:
     controlplane = ControlPlane(store, manager)
     admin_key = ensure_admin_key(settings.admin_key_path)
     v2 = V2App(dataplane, settings.max_json_bytes, settings.max_body_bytes)
-    app = make_app(v2, controlplane, admin_key)
+    app = make_app(controlplane, admin_key)
     return Gateway(store, manager, dataplane, controlplane, v2, app)

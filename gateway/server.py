@@ -133,4 +133,5 @@ def _stop_on_signal() -> asyncio.Event:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
+    loop.add_signal_handler(signal.SIGHUP, log.info, "no setting can be read again while running in this release")
     return stopping

@@ -125,7 +125,10 @@ class Manager:
         for served in self.catalog.all():
             for replica in served.replicas:
                 if replica.id == id:
-                    replica.kill()
+                    if served.state is VersionState.FAILED:
+                        self.retry(served.record.model, served.record.number)
+                    else:
+                        replica.kill()
                     return
         raise NotFound(f"there is no worker {id!r}")
 

@@ -15,7 +15,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import PayloadTooLarge
-from gateway.rest.asgi import Answer, Headers, error_answer, fault_answer
+from gateway.rest.answer import Answer, Headers, error_answer, fault_answer
 from gateway.rest.v2.app import PREFIX, V2App
 from gateway.rest.v2.body import Body, too_large
 
@@ -81,16 +81,22 @@ class Connection(HttpToolsProtocol):
     # --- httptools' callbacks ---
 
     def on_headers_complete(self) -> None:
-        """A request's head is there: it is ours, or uvicorn's (whose requests wait for each other by themselves)."""
+        """A request's head is there: it is ours, or uvicorn's."""
         if self.parser.should_upgrade():
             return  # see data_received
         path, _, _ = self.url.partition(b"?")
-        if not self._is_ours(path):
+        if not path.startswith(b"/"):  # a URL may name the host
+            path = httptools.parse_url(self.url).path or b"/"
+        if not (path.startswith(_PREFIX) and path[len(_PREFIX) : len(_PREFIX) + 1] in (b"", b"/")):
             super().on_headers_complete()
             return
         method = self.parser.get_method().decode("ascii")
         keep_alive = self.parser.should_keep_alive()
-        self._receiving = _Exchange(method, path, self.headers, keep_alive, self.v2.max_body_bytes)
+        exchange = _Exchange(method, path, self.headers, keep_alive, self.v2.max_body_bytes)
+        if _announced(self.headers) > self.v2.max_body_bytes:
+            self._refuse_body(exchange)
+            return
+        self._receiving = exchange
         if self.expect_100_continue:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -104,9 +110,12 @@ class Connection(HttpToolsProtocol):
         try:
             exchange.body.add(body)
         except PayloadTooLarge:
-            exchange.keep_alive = False  # what is left of the body is not read
-            self._receiving = None
-            self._write(exchange, fault_answer(too_large(self.v2.max_body_bytes)))
+            self._refuse_body(exchange)
+
+    def _refuse_body(self, exchange: _Exchange) -> None:
+        exchange.keep_alive = False  # what is left of the body is not read
+        self._receiving = None
+        self._write(exchange, fault_answer(too_large(self.v2.max_body_bytes)))
 
     def on_message_complete(self) -> None:
         """The request is whole."""
@@ -118,19 +127,19 @@ class Connection(HttpToolsProtocol):
                 super().on_message_complete()
             return
         self._receiving = None
+        cycle: RequestResponseCycle | None = self.cycle
+        if self._answering is None and (cycle is None or cycle.response_complete):
+            self._start(exchange)
+        else:
+            self._wait_in_line(exchange, None)
+
+    # --- serving ---
+
+    def _start(self, exchange: _Exchange) -> None:
         self._answering = exchange
         exchange.task = task = self.loop.create_task(self._serve(exchange))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
-
-    def _is_ours(self, path: bytes) -> bool:
-        """Under ``/v2``, and nothing before it is still unanswered here (what is pipelined goes through ASGI)."""
-        if not (path.startswith(_PREFIX) and path[3:4] in (b"", b"/")) or self._answering is not None:
-            return False
-        cycle: RequestResponseCycle | None = self.cycle
-        return cycle is None or cycle.response_complete
-
-    # --- serving ---
 
     async def _serve(self, exchange: _Exchange) -> None:
         try:
@@ -142,6 +151,9 @@ class Connection(HttpToolsProtocol):
         finally:
             self._answering = None
         self._write(exchange, answer)
+        if self.flow.write_paused and not self.transport.is_closing():
+            self.flow.pause_reading()
+            await self.flow.drain()  # a client that does not read its answers gets no more of them
         self.on_response_complete()
 
     def _write(self, exchange: _Exchange, answer: Answer) -> None:
@@ -161,19 +173,26 @@ class Connection(HttpToolsProtocol):
         if not exchange.keep_alive:
             self.transport.close()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """A request for ASGI: it waits if one of ours is unanswered."""
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        """The next request of the connection, ours or for ASGI (uvicorn calls this for what waited in line, too)."""
         if self._answering is not None:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((cycle, app))
+            self._wait_in_line(cycle, app)
+        elif isinstance(cycle, _Exchange):
+            self._start(cycle)
         else:
             super()._start_asgi_task(cycle, app)
+
+    def _wait_in_line(self, request: Any, app: Any) -> None:
+        """Pipelined: answers leave in the order of the requests. uvicorn's line serves both kinds."""
+        self.flow.pause_reading()
+        self.pipeline.appendleft((request, app))
 
     # --- the connection's end ---
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody waits for the answer."""
         super().connection_lost(exc)
+        self.pipeline.clear()
         if self._answering is not None and self._answering.task is not None:
             self._answering.task.cancel()
 
@@ -191,3 +210,11 @@ class Connection(HttpToolsProtocol):
         head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
         self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         self.transport.close()
+
+
+def _announced(headers: Headers) -> int:
+    """The size of the body by its head; 0 if that says none (httptools has refused what is no number)."""
+    for name, value in headers:
+        if name == b"content-length":
+            return int(value)
+    return 0

@@ -203,6 +203,8 @@ class DataPlane:
             return await sent.future
         except asyncio.CancelledError:
             channel.abandon(sent)
+            if sent.future.done() and not sent.future.cancelled() and sent.future.exception() is None:
+                sent.future.result().release()  # it came in the same turn in which the client left
             raise
         finally:
             if timer is not None:

@@ -33,7 +33,7 @@ def configure(log_format: str = "text", level: str = "info", stream: TextIO | No
     handler.addFilter(_add_request_id)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # These tell of every request or of their own inner life; ours tell what matters.
-    for noisy in ("httpx", "httpcore", "aiosqlite", "alembic", "asyncio"):
+    for noisy in ("httpx", "httpcore", "aiosqlite", "alembic", "asyncio", "uvicorn"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import socket
@@ -211,3 +212,47 @@ def test_a_request_with_an_offer_to_upgrade_keeps_its_body(server: Server, proto
 
 def test_connect_is_refused(server: Server) -> None:
     assert talk(server, b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_body_that_is_announced_as_too_large_is_refused_at_once(server: Server) -> None:
+    head = "POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+    answer = talk(server, f"{head}Content-Length: 99999999999999\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 413 "), answer
+    assert b"larger than the limit" in answer
+
+
+def test_a_client_that_never_reads_its_answers_does_not_fill_the_servers_memory(server: Server) -> None:
+    body, headers = binary_body(
+        {"inputs": [TENSOR | {"shape": [1, 1 << 18], "parameters": {"binary_data_size": 1 << 20}}],
+         "parameters": {"binary_data_output": True}},
+        bytes(1 << 20),
+    )  # fmt: skip
+    head = f"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    request = (head + "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n").encode() + body
+    before = server.rss_bytes()
+    with connect(server) as connection:
+        connection.settimeout(1)
+        with contextlib.suppress(TimeoutError):  # the server has stopped reading, as it should
+            for _ in range(400):
+                connection.sendall(request)
+        assert server.rss_bytes() - before < 100 << 20
+
+
+@pytest.mark.parametrize("order", ["vvvv", "avav", "vava", "aavv", "vvaa", "vaav"])
+def test_pipelined_requests_are_answered_in_their_order_whoever_serves_them(server: Server, order: str) -> None:
+    """v: an inference, answered on the connection; a: a route of the administration, answered through ASGI."""
+    stream = b""
+    for number, kind in enumerate(order):
+        if kind == "v":
+            body = json.dumps({"id": str(number), "inputs": [TENSOR | {"data": [number, 0]}]})
+            head = f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            stream += (head + body).encode()
+        else:
+            stream += f"GET /admin/v1/models/number-{number} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    stream += b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    answer = talk(server, stream)
+    marks = [f'"id":"{n}"' if kind == "v" else f"/admin/v1/models/number-{n}" for n, kind in enumerate(order)]
+    places = [answer.find(mark.encode()) for mark in marks]
+    assert -1 not in places, answer
+    assert places == sorted(places), answer
+    assert answer.count(b"HTTP/1.1 ") == len(order) + 1

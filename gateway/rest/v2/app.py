@@ -16,19 +16,16 @@ import msgspec
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.inference.request import InferRequest
 from gateway.modelconfig.render import to_json
-from gateway.rest.asgi import (
+from gateway.rest.answer import (
     JSON,
     OCTETS,
     Answer,
     Headers,
-    Receive,
-    Scope,
-    Send,
     error_answer,
     fault_answer,
     json_answer,
 )
-from gateway.rest.v2.body import Body, decompress
+from gateway.rest.v2.body import decompress
 from gateway.rest.v2.decode import Wanted, decode, decode_raw, header_length
 from gateway.rest.v2.encode import encode
 from gateway.serving.dataplane import DataPlane, IndexEntry, ModelMetadata
@@ -90,24 +87,6 @@ class V2App:
         except Exception:  # a fault of ours must not end the connection without an answer
             log.exception("%s %s failed", method, raw_path.decode("latin-1"))
             return error_answer(500, "internal error of the server; its log has the details")
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The same as an ASGI application, for servers that do not call ``answer`` themselves."""
-        answer = await self._answer_asgi(scope, receive)
-        headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
-
-    async def _answer_asgi(self, scope: Scope, receive: Receive) -> Answer:
-        body, more = Body(self.max_body_bytes), True
-        try:
-            while more:
-                message = await receive()
-                body.add(message.get("body", b""))
-                more = message["type"] == "http.request" and message.get("more_body", False)
-        except GatewayError as error:
-            return fault_answer(error)
-        return await self.answer(scope["method"], scope["raw_path"], scope["headers"], body.whole())
 
     # --- routing ---
 

@@ -1,8 +1,7 @@
-"""ASGI in five lines, and an answer as a value."""
+"""An answer over HTTP as a value."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -10,11 +9,6 @@ import msgspec
 from gateway.errors import GatewayError
 from gateway.rest.errors import headers_of, status_of
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 JSON: Final = (b"content-type", b"application/json")

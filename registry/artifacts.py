@@ -49,12 +49,40 @@ class Artifact(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
+#: Path -> what its files looked like when they were read, and the result. Threads may race: both results are true.
+_resolved: dict[str, tuple[tuple[tuple[str, int, int, int, int], ...], Artifact]] = {}
+_MAX_RESOLVED: Final = 10_000
+
+
 def resolve(uri: str) -> Artifact:
-    """Find the artifact and read all of it: call in a thread. Raises ``ArtifactError`` with the mend."""
+    """Find the artifact and read all of it, again only if a file has changed since: call in a thread.
+
+    Raises ``ArtifactError`` with the mend.
+    """
     path = locate(uri)
     files = [(path.name, path)] if path.is_file() else list(_files(path))
     if not files:
         raise ArtifactError(f"folder {path} has no files: if it is still being copied, wait, else name another folder")
+    fingerprint = tuple(_fingerprint(name, file) for name, file in files)
+    known = _resolved.get(str(path))
+    if known is None or known[0] != fingerprint:
+        known = fingerprint, _read(path, files)
+        if len(_resolved) >= _MAX_RESOLVED:
+            _resolved.clear()
+        _resolved[str(path)] = known
+    return known[1]
+
+
+def _fingerprint(name: str, file: Path) -> tuple[str, int, int, int, int]:
+    """What changes whenever a file's content does: nothing sets back the time of its last change (``ctime``)."""
+    try:
+        status = file.stat()
+    except OSError as error:
+        raise ArtifactError(f"{file} cannot be read: {error.strerror}") from error
+    return name, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def _read(path: Path, files: list[tuple[str, Path]]) -> Artifact:
     manifest = sorted((name, *_digest(file)) for name, file in files)
     text = json.dumps(manifest, separators=(",", ":")).encode("ascii")
     return Artifact(str(path), f"sha256:{hashlib.sha256(text).hexdigest()}", sum(size for _, size, _ in manifest))

@@ -24,7 +24,8 @@ from gateway.modelconfig.spec import to_spec
 from gateway.proto.model_config_pb2 import ModelConfig
 from gateway.telemetry.statistics import ModelStatistics
 from gateway.workers.replica import NotLoaded, Replica, WorkerLimits
-from registry.errors import StoreError
+from registry.artifacts import resolve
+from registry.errors import ArtifactError, StoreError
 from registry.record import ModelVersion
 from registry.store import ModelStore
 
@@ -206,12 +207,33 @@ class Manager:
     def _start_replica(self, served: Served, id: str) -> None:
         assert self._tasks is not None
         interpreter = self._interpreter(served.spec)
-        count = served.statistics.record_execution
         replica = Replica(
-            id, served.spec, interpreter, self._limits, lambda: self._changed_in(served), count, served.freed
+            id,
+            served.spec,
+            interpreter,
+            self._limits,
+            on_change=lambda: self._changed_in(served),
+            on_batch=served.statistics.record_execution,
+            on_room=served.freed,
+            verify=lambda: self._verify(served.record),
         )
         served.replicas.append(replica)
         self._replica_tasks[id] = self._tasks.create_task(replica.run(), name=f"replica {id}")
+
+    async def _verify(self, record: ModelVersion) -> None:
+        """A version is immutable: nothing but the content that was registered is loaded, now or after a death."""
+        if not record.digest.startswith("sha256:") or not record.size_bytes:
+            return  # echo has no file
+        try:
+            found = await asyncio.to_thread(resolve, record.artifact)
+        except ArtifactError as error:
+            raise NotLoaded(str(error), final=True) from error
+        if found.digest != record.digest:
+            raise NotLoaded(
+                f"{record.artifact} has changed since it was registered ({record.digest} then, {found.digest} now); "
+                "a version is immutable: put the old content back, or register the new one as a new version",
+                final=True,
+            )
 
     def _changed_in(self, served: Served) -> None:
         """A replica of it changed: derive the version's state."""

@@ -22,7 +22,7 @@ _LEGAL: dict[VersionState, frozenset[VersionState]] = {
     VersionState.LOADING: frozenset({VersionState.READY, VersionState.FAILED, VersionState.DRAINING}),
     VersionState.READY: frozenset({VersionState.RESTARTING, VersionState.DRAINING}),
     VersionState.RESTARTING: frozenset({VersionState.READY, VersionState.FAILED, VersionState.DRAINING}),
-    VersionState.FAILED: frozenset({VersionState.DRAINING, VersionState.LOADING}),
+    VersionState.FAILED: frozenset({VersionState.READY, VersionState.DRAINING}),  # it is tried again now and then
     VersionState.DRAINING: frozenset({VersionState.UNLOADED}),
     VersionState.UNLOADED: frozenset(),
 }

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -16,7 +16,7 @@ from backends.messages import PROTOCOL_VERSION, Failed, Heartbeat, Hello, Load, 
 from backends.spec import ALLOW_CODE, CODE_FRAMEWORKS, ModelSpec
 from backends.wire import WireError
 from gateway.workers.process import WorkerProcess, launch
-from gateway.workers.restart import RestartBudget
+from gateway.workers.restart import MAX_DELAY_S, RestartBudget
 
 log = logging.getLogger("tensorgate.worker")
 
@@ -44,11 +44,16 @@ class NotLoaded(Exception):
         self.final = final
 
 
+async def _no_artifact() -> None:
+    """There is nothing to verify."""
+
+
 class Replica:
     """Keeps one worker of a version running.
 
     ``on_change`` is called whenever ``ready`` or ``reason`` changed; ``on_batch`` with the rows and the input, infer
     and output nanoseconds of each executed batch; ``on_room`` when a request is done that nobody waited for any more.
+    ``verify`` is awaited before each start, and raises ``NotLoaded`` if there must be none.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class Replica:
         on_change: Callable[[], None],
         on_batch: Callable[[int, int, int, int], None] = lambda *_: None,
         on_room: Callable[[], None] = lambda: None,
+        verify: Callable[[], Awaitable[None]] = _no_artifact,
     ) -> None:
         self.id = id
         self.spec = spec
@@ -76,8 +82,10 @@ class Replica:
         self._on_change = on_change
         self._on_batch = on_batch
         self._on_room = on_room
+        self._verify = verify
         self._stopping = asyncio.Event()
         self._budget = RestartBudget()
+        self._was_ready = False
         self._loaded: asyncio.Future[Ready] | None = None
 
     @property
@@ -91,19 +99,20 @@ class Replica:
         return self.promised + (self.process.channel.in_flight if self.process is not None else 0)
 
     async def run(self) -> None:
-        """Start the worker, again after each death, until ``stop`` or until it is given up."""
+        """Start the worker, again after each death, until ``stop``; what could never be loaded is left at that."""
         while not self._stopping.is_set():
+            hopeless = False
             try:
                 await self._load()
                 await self._watch()
             except NotLoaded as error:
+                hopeless = error.final
+                self.failed = self.failed or hopeless
                 self._down(str(error))
-                if error.final and not self._budget.failures:
-                    break
-            if not await self._back_off():
+                if hopeless and not self._was_ready:
+                    return
+            if not await self._back_off(hopeless):
                 return
-        self.failed = not self._stopping.is_set()
-        self._on_change()
 
     async def stop(self) -> None:
         """Drain the worker and end it; ``run`` returns. A worker that still loads is ended at once."""
@@ -130,6 +139,7 @@ class Replica:
     # --- one worker's life ---
 
     async def _load(self) -> None:
+        await self._verify()
         self._loaded = asyncio.get_running_loop().create_future()
         try:
             self.process = await launch(
@@ -149,6 +159,7 @@ class Replica:
         self.started_at = time.time()
         self.rss_bytes = self.ready.rss_bytes
         self.reason = ""
+        self.failed, self._was_ready = False, True
         self._budget.started(time.monotonic())
         log.info("worker %s is ready (pid %d, loaded in %.2f s)", self.id, self.process.pid, self.ready.load_ns / 1e9)
         self._on_change()
@@ -239,21 +250,22 @@ class Replica:
             log.error("worker %s: %s", self.id, reason)
         self._on_change()
 
-    async def _back_off(self) -> bool:
-        """Wait before the next start; False if there is to be none."""
+    async def _back_off(self, hopeless: bool) -> bool:
+        """Wait before the next start, long if there is little hope; False if there is to be none."""
         if self._stopping.is_set():
             return False
-        delay = self._budget.exited(time.monotonic())
+        delay = MAX_DELAY_S if hopeless else self._budget.exited(time.monotonic())
         if delay is None:
-            self.failed = True
-            self.reason = f"given up after {self._budget.failures} deaths in a row; the last: {self.reason}"
+            self.failed, delay = True, MAX_DELAY_S
+            self.reason = f"{self._budget.failures} deaths in a row, tried again every {delay:g} s; {self.reason}"
             log.error("worker %s: %s", self.id, self.reason)
             self._on_change()
-            return False
-        self.restarts += 1
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), delay)
-        return not self._stopping.is_set()
+        if self._stopping.is_set():
+            return False
+        self.restarts += 1
+        return True
 
 
 def _because(process: WorkerProcess) -> str:

@@ -83,7 +83,7 @@ async def test_a_failed_version_can_be_tried_again(tmp_path: Path) -> None:
             patch.setattr(restart, "MAX_FAILURES", 1)
             status = await gateway.settled("m", 1)
         assert status.state is FAILED
-        assert status.reason.startswith("given up after 2 deaths in a row; the last: the worker exited with code 3")
+        assert status.reason.startswith("2 deaths in a row, tried again every 30 s; the worker exited with code 3")
         (tmp_path / "mended").touch()
         gateway.manager.retry("m", 1)
         await gateway.is_ready()
@@ -155,7 +155,7 @@ async def test_a_worker_that_dies_again_and_again_fails_its_version(
             await until(lambda: gateway.state() is not READY)
         status = await gateway.settled("m", 1)
         assert status.state is FAILED
-        assert status.reason == "given up after 2 deaths in a row; the last: the worker exited with code 7"
+        assert status.reason == "2 deaths in a row, tried again every 30 s; the worker exited with code 7"
         assert [(worker.state, worker.pid, worker.started_at) for worker in status.workers] == [("failed", None, 0.0)]
         gateway.manager.retry("m", 1)
         await gateway.is_ready()

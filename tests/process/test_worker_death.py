@@ -98,7 +98,7 @@ async def test_a_worker_that_dies_again_and_again_is_given_up_with_the_reason(mo
         for restarts in range(2):
             await run.ready(restarts)
             await run.dies(crash="3")
-        assert await run.given_up() == "given up after 2 deaths in a row; the last: the worker exited with code 3"
+        assert await run.given_up() == "2 deaths in a row, tried again every 30 s; the worker exited with code 3"
 
 
 # --- a worker that lives and does not work ---

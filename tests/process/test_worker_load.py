@@ -105,7 +105,7 @@ async def test_a_load_that_never_works_is_given_up_with_the_reason(monkeypatch: 
     monkeypatch.setattr(restart, "MAX_FAILURES", 2)
     async with running(echo(load_crash="7")) as run:
         assert await run.given_up() == (
-            "given up after 3 deaths in a row; the last: the worker exited with code 7 while it loaded the model"
+            "3 deaths in a row, tried again every 30 s; the worker exited with code 7 while it loaded the model"
         )
         assert run.replica.restarts == 2
 

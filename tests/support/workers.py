@@ -124,9 +124,8 @@ class Running:
         return await until(lambda: next(iter(self.deaths), None))
 
     async def given_up(self) -> str:
-        """Wait until the replica has given up for good; why."""
-        await asyncio.wait_for(self.task, 20)
-        assert self.replica.failed
+        """Wait until the replica has little hope left; why."""
+        await until(lambda: self.replica.failed and self.replica.reason)
         assert self.replica.ready is None
         return self.replica.reason
 

@@ -17,7 +17,7 @@ MOVES = {
     ("restarting", "ready"),
     ("restarting", "failed"),
     ("restarting", "draining"),
-    ("failed", "loading"),
+    ("failed", "ready"),
     ("failed", "draining"),
     ("draining", "unloaded"),
 }

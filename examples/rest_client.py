@@ -22,7 +22,7 @@ def ask_as_json(url: str, model: str, name: str, values: list[int]) -> list[floa
 def ask_as_binary(url: str, model: str, name: str, values: list[int]) -> list[float]:
     """The same with binary tensors in both directions: the body is a JSON head and the bytes behind it."""
     raw = struct.pack(f"<{len(values)}i", *values)
-    tensor = {"name": name, "datatype": "INT32", "shape": [1, len(values)]}
+    tensor: dict[str, Any] = {"name": name, "datatype": "INT32", "shape": [1, len(values)]}
     tensor["parameters"] = {"binary_data_size": len(raw)}
     head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
     with _post(url, model, head + raw, {LENGTH: str(len(head))}) as answer:

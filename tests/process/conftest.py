@@ -8,8 +8,15 @@ from collections.abc import Callable, Mapping
 import pytest
 import uvloop
 
+from support import children
+
 
 @pytest.hookimpl
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Part of pytest-asyncio."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def _own_children_only() -> None:
+    children.remember()

@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 
 from backends.errors import LoadFailed
@@ -16,6 +15,7 @@ from backends.spec import ModelSpec
 from gateway import errors
 from gateway.lifecycle import manager as manager_module
 from gateway.workers import restart
+from support.children import children
 from support.lifecycle import (
     CREDITS,
     FAILED,
@@ -248,7 +248,7 @@ async def test_a_probe_tells_the_signature_or_the_reason_and_shows_nowhere(tmp_p
                 ModelSpec("m", 1, "echo", "", options={"fault_injection": "true", "load_fail": "no model"})
             )
         assert gateway.manager.workers() == []
-        assert psutil.Process().children() == []
+        assert children() == []
 
 
 async def test_a_probe_that_is_not_waited_for_any_more_is_ended(tmp_path: Path) -> None:
@@ -256,8 +256,8 @@ async def test_a_probe_that_is_not_waited_for_any_more_is_ended(tmp_path: Path) 
     async with serving(tmp_path) as gateway:
         await until(gateway.manager.ready)
         task = asyncio.create_task(gateway.manager.probe(hanging))
-        await until(psutil.Process().children)
+        await until(children)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert psutil.Process().children() == []
+        assert children() == []

@@ -21,6 +21,7 @@ from gateway import errors
 from gateway.workers import restart
 from gateway.workers.process import launch
 from gateway.workers.replica import NotLoaded, Replica
+from support.children import children
 from support.wait import until
 from support.workers import (
     LIMITS,
@@ -225,7 +226,7 @@ async def test_a_stop_before_anything_was_started_ends_it_all_the_same() -> None
         await run.replica.stop()
         await asyncio.wait_for(run.task, 20)
     await until(lambda: descriptors() == before)
-    assert psutil.Process().children() == []
+    assert children() == []
 
 
 async def test_a_stop_between_two_starts_does_not_wait_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +263,7 @@ async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
                 (await task).kill()
         else:
             (await task).kill()
-    await until(lambda: psutil.Process().children() == [] and descriptors() == before)
+    await until(lambda: children() == [] and descriptors() == before)
 
 
 async def test_a_probe_gives_the_signature_and_ends() -> None:
@@ -291,9 +292,9 @@ async def test_twenty_restarts_leave_no_descriptor_no_memory_and_no_process_behi
             await run.ready(restarts)
         await until(lambda: descriptors() == before)
         assert sum("memfd" in name for name in before) == 2  # the mappings of the worker that runs
-        assert len(psutil.Process().children()) == 1
+        assert len(children()) == 1
     await until(lambda: not any("memfd" in name for name in descriptors()))
-    assert psutil.Process().children() == []
+    assert children() == []
 
 
 async def test_a_gateway_with_thousands_of_connections_can_start_workers() -> None:

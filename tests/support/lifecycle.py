@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from gateway.inference.request import InferRequest
 from gateway.lifecycle.catalog import Catalog
 from gateway.lifecycle.manager import Manager
@@ -18,6 +16,7 @@ from gateway.serving.dataplane import DataPlane
 from gateway.workers.replica import WorkerLimits
 from registry.record import NewVersion
 from registry.sql import SqlModelStore
+from support.children import children
 from support.workers import LIMITS, floats
 
 READY, FAILED, RESTARTING = VersionState.READY, VersionState.FAILED, VersionState.RESTARTING
@@ -113,7 +112,7 @@ async def serving(
     finally:
         await gateway.stop()
         await store.close()
-        assert psutil.Process().children() == []
+        assert children() == []
 
 
 async def outcomes(tasks: Iterable[asyncio.Task[str]]) -> set[str]:

@@ -16,7 +16,7 @@ from backends.contract import Arrays
 from backends.messages import Cancel, Drain, Hello, Infer, Load, Release, TensorHead
 from backends.port import Disconnected
 from backends.spec import ModelSpec
-from backends.wire import THRESHOLD, WireError, encode
+from backends.wire import WireError, encode
 from support.executing import HEAD, Infers, Worker, echo, raising
 
 
@@ -174,7 +174,7 @@ def test_a_scalar_for_a_batched_model_fails_alone(start: Callable[..., Worker]) 
 def test_a_full_arena_sends_inline_and_a_release_gives_the_block_to_the_next_answer(
     start: Callable[..., Worker],
 ) -> None:
-    big = np.zeros((1, THRESHOLD), np.float32)  # a quarter of the arena
+    big = np.zeros((1, 16 << 10), np.float32)  # a quarter of the arena
     worker = start(lambda _: {"y": big})
 
     def offset() -> int:

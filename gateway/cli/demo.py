@@ -43,6 +43,7 @@ def demo(
     found = packages.find()
     settings = _settings(flags, config)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is ended too
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background job inherits it as ignored
     print(f"starting a server; its log: {settings.data_dir / server.LOG_NAME}", flush=True)
     with server.running(settings, config) as running:
         right = _tour(running, settings, found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -185,6 +186,16 @@ def with_parameter(value: bytes) -> bytes:
     return header[:place] + value + header[place + 1 :]
 
 
+@pytest.fixture
+def usual_recursion_limit() -> Iterator[None]:
+    """Python's own limit: a library in this process may have raised it (``torch.compile`` does, for good)."""
+    raised = sys.getrecursionlimit()
+    sys.setrecursionlimit(1_000)
+    yield
+    sys.setrecursionlimit(raised)
+
+
+@pytest.mark.usefixtures("usual_recursion_limit")
 @pytest.mark.parametrize("depth", [1_000, 100_000, 1_000_000])
 @pytest.mark.parametrize("opening", [b"\x91", b"\x81\xa1k", b"\x92\xc0", b"\xdc\x00\x01"])
 def test_deep_nesting_is_refused(opening: bytes, depth: int) -> None:

@@ -96,12 +96,12 @@ class Batcher:
     """Holds what waits. Every operation costs about the same whether ten or ten thousand requests wait."""
 
     def __init__(self, max_batch_size: int, batching: BatchingSpec | None) -> None:
-        self._joins = batching is not None and max_batch_size > 1
+        self.joins = batching is not None and max_batch_size > 1  # otherwise there are no groups, and keys are unused
         spec = batching or BatchingSpec()
-        self._delay_ns = spec.max_queue_delay_us * 1000 if self._joins else 0
+        self._delay_ns = spec.max_queue_delay_us * 1000 if self.joins else 0
         # a preferred size over the maximum can never be formed
         self._preferred = frozenset(size for size in spec.preferred_batch_sizes if 0 < size <= max_batch_size)
-        self._limit = max(self._preferred, default=max_batch_size) if self._joins else 1
+        self._limit = max(self._preferred, default=max_batch_size) if self.joins else 1
         self._goal = min(self._preferred, default=self._limit)
         # OrderedDict and not dict: the oldest entry of a dict is found in O(n) after removals at its front
         self._waiting: OrderedDict[int, Pending] = OrderedDict()
@@ -116,12 +116,14 @@ class Batcher:
         if request.id in self._waiting:
             raise ValueError(f"request {request.id} waits already")
         self._waiting[request.id] = request
+        if request.deadline_ns:
+            heapq.heappush(self._deadlines, (request.deadline_ns, request.id))
+        if not self.joins:
+            return
         group = self._groups.get(request.key)
         if group is None:
             group = self._groups[request.key] = _Group()
         group.add(request)
-        if request.deadline_ns:
-            heapq.heappush(self._deadlines, (request.deadline_ns, request.id))
 
     def cancel(self, id: int) -> bool:
         """Drop a request; False if it does not wait here (it runs already, or was answered)."""
@@ -138,6 +140,10 @@ class Batcher:
         """
         if not self._waiting:
             return None
+        if not self.joins:
+            request = next(iter(self._waiting.values()))
+            self._remove(request)
+            return [request]
         group = self._head_group()
         if group.rows < self._goal and self._awaits_company(now_ns):
             return None
@@ -206,10 +212,11 @@ class Batcher:
 
     def _remove(self, request: Pending) -> None:
         del self._waiting[request.id]
-        group = self._groups[request.key]
-        group.remove(request)
-        if not group.rows:
-            del self._groups[request.key]
+        if self.joins:
+            group = self._groups[request.key]
+            group.remove(request)
+            if not group.rows:
+                del self._groups[request.key]
         if len(self._deadlines) > _SMALL_HEAP + 2 * len(self._waiting):
             self._deadlines = [entry for entry in self._deadlines if self._is_live(entry)]
             heapq.heapify(self._deadlines)

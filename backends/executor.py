@@ -23,6 +23,12 @@ from backends.tensor import NUMPY_DTYPE, Tensor, from_numpy
 from backends.wire import WireError
 
 _CREDITS_FLOOR = 8
+#: Answers of batches shorter than this leave together, if more requests wait: one system call, one wake-up.
+_SHORT_NS = 200_000
+#: But they leave at least this often, so that the gateway works on the first while the next are computed.
+_HOLD_NS = 100_000
+#: Where nothing joins a waiting batch, looking at the socket before each one would cost as much as a small batch.
+_LOOK_NS = 200_000
 
 
 class Executor:
@@ -34,11 +40,14 @@ class Executor:
         self._instances = spec.instances
         self._batched = signature.max_batch_size > 0
         self._batcher = Batcher(signature.max_batch_size, signature.batching if self._batched else None)
+        self._all_outputs = tuple(output.name for output in signature.outputs)
         self._outputs = {output.name: output.datatype for output in signature.outputs}
         self._turn = threading.Lock()
         self._draining = False
         self._fault: BaseException | None = None
         self._running: dict[int, int] = {}  # thread -> start of its batch, for the heartbeat
+        self._sent_ns = 0  # when answers left last
+        self._looked_ns = 0  # when the socket was read last
         self.executions = 0
         self.credits = 2 * spec.instances * max(signature.max_batch_size, _CREDITS_FLOOR)
 
@@ -72,8 +81,13 @@ class Executor:
 
     def _serve(self) -> None:
         while True:
-            with self._turn:
+            if not self._turn.acquire(blocking=False):
+                self._port.flush()
+                self._turn.acquire()
+            try:
                 batch = self._next_batch()
+            finally:
+                self._turn.release()
             if batch is None:
                 return
             self._execute(batch)
@@ -84,9 +98,10 @@ class Executor:
         """The next batch; waits for one. None when draining and nothing is left."""
         batcher = self._batcher
         while self._fault is None:
-            if len(batcher):
-                self._take_in(0)
             now = time.monotonic_ns()
+            if len(batcher) and (batcher.joins or now - self._looked_ns > _LOOK_NS):
+                self._take_in(0)
+                now = time.monotonic_ns()
             for request in batcher.expired(now):
                 self._refuse(request, "deadline", "the request's time ran out while it waited for the model", now)
             batch = batcher.take(now)
@@ -94,12 +109,15 @@ class Executor:
                 return batch
             if self._draining and not len(batcher):
                 return None
+            self._port.flush()
             wake = batcher.wake_at(now)
             self._take_in(None if wake is None else max(0.0, (wake - now) / 1e9))
         return None
 
     def _take_in(self, timeout_s: float | None) -> None:
-        for message, payload in self._port.receive(timeout_s):
+        messages = self._port.receive(timeout_s)
+        self._looked_ns = time.monotonic_ns()
+        for message, payload in messages:
             if type(message) is Infer:
                 self._accept(message, payload)
             else:
@@ -118,7 +136,7 @@ class Executor:
             arrived_ns=now,
             deadline_ns=now + message.timeout_us * 1000 if message.timeout_us else 0,
             rows=tensors[0].shape[0] if self._batched and tensors and tensors[0].shape else 1,
-            key=batch_key(tensors, parameters, self._batched),
+            key=batch_key(tensors, parameters, self._batched) if self._batcher.joins else None,
         )
         try:
             self._batcher.add(request)
@@ -165,14 +183,23 @@ class Executor:
         inferred = time.monotonic_ns()
         results = self._results(batch, arrays, wanted, started)
         durations = (joined - started, inferred - joined, time.monotonic_ns() - inferred)
-        self._port.answer(results, sum(request.rows for request in batch), durations)
+        self._port.answer(results, sum(request.rows for request in batch), durations, self._holds(started, inferred))
+
+    def _holds(self, started: int, now: int) -> bool:
+        """Whether the answers may wait for those of the next batch."""
+        if len(self._batcher) and now - started < _SHORT_NS and now - self._sent_ns < _HOLD_NS:
+            return True
+        self._sent_ns = now
+        return False
 
     def _wanted(self, batch: Batch) -> tuple[str, ...]:
         """All outputs that some request of the batch asked for, in the model's order."""
-        if any(not request.outputs for request in batch):
-            return tuple(self._outputs)
-        asked = {name for request in batch for name in request.outputs}
-        return tuple(name for name in self._outputs if name in asked)
+        asked: set[str] = set()
+        for request in batch:
+            if not request.outputs:
+                return self._all_outputs
+            asked.update(request.outputs)
+        return tuple(name for name in self._all_outputs if name in asked)
 
     def _results(
         self, batch: Batch, arrays: Arrays, wanted: tuple[str, ...], started: int

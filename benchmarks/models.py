@@ -46,6 +46,7 @@ TUNINGS = {
         Tuning("two", 2),
         Tuning("batch", 1, 32, 0.002),
         Tuning("two-batch", 2, 32, 0.002),
+        Tuning("eager", 1, 32),
         Tuning("two-eager", 2, 32),
     )
 }

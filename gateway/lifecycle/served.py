@@ -7,9 +7,10 @@ import collections
 import logging
 import random
 import time
+from collections.abc import Callable
 
 from backends.spec import ModelSpec, Signature
-from gateway.errors import ModelNotReady, Overloaded
+from gateway.errors import GatewayError, ModelNotReady, Overloaded
 from gateway.inference.validation import Validator
 from gateway.lifecycle.state import VersionState, VersionStatus, WorkerStatus, transition
 from gateway.proto.model_config_pb2 import ModelConfig
@@ -18,6 +19,11 @@ from gateway.workers.replica import Replica
 from registry.record import ModelVersion
 
 log = logging.getLogger("tensorgate.lifecycle")
+
+#: A place in the queue of a version.
+Ticket = int
+#: Gets the replica with room, or why there will be none.
+OnRoom = Callable[[Replica | GatewayError], None]
 
 
 class Served:
@@ -36,7 +42,10 @@ class Served:
         self.changed_at = time.time()
         self.replicas: list[Replica] = []
         self._max_waiting = max_waiting
-        self._waiting: collections.deque[asyncio.Future[Replica]] = collections.deque()
+        # OrderedDict and not dict: the oldest entry of a dict is found in O(n) after removals at its front
+        self._waiting: collections.OrderedDict[Ticket, OnRoom] = collections.OrderedDict()
+        self._next_ticket = 0
+        self._handing_out = False
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -99,37 +108,35 @@ class Served:
             return None
         return min(random.sample(free, min(2, len(free))), key=lambda replica: replica.outstanding)
 
-    async def wait_for_room(self) -> Replica:
-        """A replica with room, in the order of asking. Raises ``Overloaded`` if too many wait, ``ModelNotReady``."""
+    def queue(self, on_room: OnRoom) -> Ticket:
+        """Wait for a replica with room; ``on_room`` gets it, in the order of asking, or ``ModelNotReady``.
+
+        Raises ``Overloaded`` if too many wait.
+        """
         if len(self._waiting) >= self._max_waiting:
             raise Overloaded(
                 f"Exceeds maximum queue size: {self._max_waiting} requests wait for model {self.label} already "
                 "(setting max_waiting); try again later"
             )
-        future: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                future.result().promised -= 1  # given in the same turn in which the client left: pass it on
-                self.freed()
-            elif future in self._waiting:
-                self._waiting.remove(future)  # who has left takes no place in the queue
-            raise
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        self._waiting[ticket] = on_room
+        return ticket
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Who has left takes no place in the queue."""
+        self._waiting.pop(ticket, None)
 
     def freed(self) -> None:
-        """A replica may have room: hand it to those who wait."""
-        waiting = self._waiting
-        while waiting:
-            if waiting[0].done():
-                waiting.popleft()  # cancelled, or out of time
-                continue
-            replica = self.pick()
-            if replica is None:
-                return
-            replica.promised += 1
-            waiting.popleft().set_result(replica)
+        """A replica may have room: hand it to those who wait. They use it, or end, before ``on_room`` returns."""
+        if self._handing_out:
+            return  # called by one of them: the loop below goes on anyway
+        self._handing_out = True
+        try:
+            while self._waiting and (replica := self.pick()) is not None:
+                self._waiting.popitem(last=False)[1](replica)
+        finally:
+            self._handing_out = False
 
     @property
     def waiting(self) -> int:
@@ -138,9 +145,7 @@ class Served:
 
     def _dismiss_waiting(self) -> None:
         while self._waiting:
-            future = self._waiting.popleft()
-            if not future.done():
-                future.set_exception(ModelNotReady(self.not_ready_text()))
+            self._waiting.popitem(last=False)[1](ModelNotReady(self.not_ready_text()))
 
     def not_ready_text(self) -> str:
         """Why no request can be taken now."""

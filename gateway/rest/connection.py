@@ -1,13 +1,12 @@
 """uvicorn's HTTP connection, which serves ``/v2`` itself and leaves everything else to ASGI.
 
-Between httptools' callbacks and the data plane there is one task and nothing else: no scope, no receive and send, no
-second system call for the body. Besides, ASGI tells a handler of a client that went away only through ``receive``,
-which would cost another task for each request; here the connection cancels it.
+Between httptools' callbacks and the data plane there is nothing else: no task, no scope, no receive and send, no second
+system call for the body. Besides, ASGI tells a handler of a client that went away only through ``receive``, which would
+cost a task for each request; here the connection cancels it.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 import httptools
@@ -18,6 +17,7 @@ from gateway.errors import PayloadTooLarge
 from gateway.rest.answer import Answer, Headers, error_answer, fault_answer
 from gateway.rest.v2.app import PREFIX, V2App
 from gateway.rest.v2.body import Body, too_large
+from gateway.serving.call import Call
 
 _PREFIX: Final = PREFIX.encode()
 _OFFER: Final = (b"connection", b"upgrade", b"http2-settings")
@@ -26,17 +26,42 @@ _JOIN_BELOW: Final = 64 << 10
 
 
 class _Exchange:
-    """One request under ``/v2`` and its answer."""
+    """One request under ``/v2`` and its answer.
 
-    __slots__ = ("body", "headers", "keep_alive", "method", "path", "task")
+    While it is in flight it is among uvicorn's ``tasks``, whose ``cancel`` is called when the time to drain is up.
+    """
 
-    def __init__(self, method: str, path: bytes, headers: Headers, keep_alive: bool, limit: int) -> None:
+    __slots__ = ("body", "call", "connection", "headers", "keep_alive", "method", "path")
+
+    def __init__(
+        self, connection: Connection, method: str, path: bytes, headers: Headers, keep_alive: bool, limit: int
+    ) -> None:
+        self.connection = connection
         self.method = method
         self.path = path
         self.headers = headers
         self.keep_alive = keep_alive
         self.body = Body(limit)
-        self.task: asyncio.Task[None] | None = None
+        self.call: Call | None = None
+
+    def reply(self, answer: Answer) -> None:
+        """The answer is there."""
+        self.connection.finish(self, answer)
+
+    def cancel(self, msg: str = "") -> None:
+        """The server's time to drain is up. It takes effect in the next turn: who calls it goes through ``tasks``."""
+        self.connection.loop.call_soon(self._out_of_time)
+
+    def _out_of_time(self) -> None:
+        if self.call is not None:
+            self.abandon()
+            self.keep_alive = False
+            self.reply(error_answer(503, "the server is stopping, the request was not finished in time"))
+
+    def abandon(self) -> None:
+        """Nobody waits for the answer any more."""
+        if self.call is not None:
+            self.call.cancel()
 
 
 class Connection(HttpToolsProtocol):
@@ -92,7 +117,7 @@ class Connection(HttpToolsProtocol):
             return
         method = self.parser.get_method().decode("ascii")
         keep_alive = self.parser.should_keep_alive()
-        exchange = _Exchange(method, path, self.headers, keep_alive, self.v2.max_body_bytes)
+        exchange = _Exchange(self, method, path, self.headers, keep_alive, self.v2.max_body_bytes)
         if _announced(self.headers) > self.v2.max_body_bytes:
             self._refuse_body(exchange)
             return
@@ -137,23 +162,34 @@ class Connection(HttpToolsProtocol):
 
     def _start(self, exchange: _Exchange) -> None:
         self._answering = exchange
-        exchange.task = task = self.loop.create_task(self._serve(exchange))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        body = exchange.body.whole()
+        outcome = self.v2.answer(exchange.method, exchange.path, exchange.headers, body, exchange.reply)
+        if isinstance(outcome, Answer):
+            self.finish(exchange, outcome)
+        else:
+            exchange.call = outcome
+            self.tasks.add(exchange)  # type: ignore[arg-type]
 
-    async def _serve(self, exchange: _Exchange) -> None:
-        try:
-            answer = await self.v2.answer(exchange.method, exchange.path, exchange.headers, exchange.body.whole())
-        except asyncio.CancelledError:  # the client is gone, or the server's time to drain is up
-            exchange.keep_alive = False
-            self._write(exchange, error_answer(503, "the server is stopping, the request was not finished in time"))
-            raise
-        finally:
-            self._answering = None
+    def finish(self, exchange: _Exchange, answer: Answer) -> None:
+        """Send the answer, and go on with the next request of the connection."""
+        exchange.call = None
+        self.tasks.discard(exchange)
         self._write(exchange, answer)
         if self.flow.write_paused and not self.transport.is_closing():
             self.flow.pause_reading()
-            await self.flow.drain()  # a client that does not read its answers gets no more of them
+            task = self.loop.create_task(self._go_on_when_read())
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+        else:
+            self._answering = None
+            self.on_response_complete()
+
+    async def _go_on_when_read(self) -> None:
+        """A client that does not read its answers gets no more of them."""
+        try:
+            await self.flow.drain()
+        finally:
+            self._answering = None
         self.on_response_complete()
 
     def _write(self, exchange: _Exchange, answer: Answer) -> None:
@@ -178,7 +214,8 @@ class Connection(HttpToolsProtocol):
         if self._answering is not None:
             self._wait_in_line(cycle, app)
         elif isinstance(cycle, _Exchange):
-            self._start(cycle)
+            self._answering = cycle
+            self.loop.call_soon(self._start, cycle)  # not at once: thousands may be in line, each inside the last one
         else:
             super()._start_asgi_task(cycle, app)
 
@@ -193,8 +230,9 @@ class Connection(HttpToolsProtocol):
         """The client is gone: nobody waits for the answer."""
         super().connection_lost(exc)
         self.pipeline.clear()
-        if self._answering is not None and self._answering.task is not None:
-            self._answering.task.cancel()
+        if self._answering is not None:
+            self.tasks.discard(self._answering)
+            self._answering.abandon()
 
     def shutdown(self) -> None:
         """The server stops: finish what is being answered, then close."""

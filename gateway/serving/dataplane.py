@@ -1,29 +1,27 @@
 """The data plane: one way through the gateway for every transport. Transports only convert.
 
-resolve the version -> validate -> wait for a replica with room -> send -> await -> account
+It resolves the version; ``Call`` does the rest of the way.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
+from functools import partial
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 
 import msgspec
 
 from backends.spec import Signature, TensorSpec
-from gateway.errors import DeadlineExceeded, GatewayError, ModelNotReady
+from gateway.errors import GatewayError
 from gateway.inference.request import InferRequest, InferResponse
 from gateway.lifecycle.catalog import Catalog
 from gateway.lifecycle.manager import Manager
-from gateway.lifecycle.served import Served
 from gateway.lifecycle.state import VersionState
 from gateway.modelconfig.render import render
 from gateway.proto.model_config_pb2 import ModelConfig
+from gateway.serving.call import Call, Done, Outcome
 from gateway.telemetry.statistics import ModelStatistics
-from gateway.workers.channel import Channel, Reply, Sent
-from gateway.workers.replica import Replica
 
 SERVER_NAME = "tensorgate"
 EXTENSIONS = ("model_configuration", "binary_tensor_data", "parameters", "statistics")
@@ -151,82 +149,36 @@ class DataPlane:
 
     # --- inference ---
 
+    def start(self, request: InferRequest, done: Done) -> Call:
+        """Start one request; ``done`` gets the response or the error, later. Encode a response, then ``release`` it.
+
+        Raises ``GatewayError`` for a request that is refused at once; ``done`` is not called then.
+        """
+        call = Call(self._catalog.resolve(request.model, request.version), request, done)
+        call.start()
+        return call
+
     async def infer(self, request: InferRequest) -> InferResponse:
-        """Run one request. Raises ``GatewayError``. Encode the answer, then call its ``release``, always."""
-        began = time.monotonic_ns()
-        served = self._catalog.resolve(request.model, request.version)
-        statistics = served.statistics
-        served.enter()
+        """``start`` for who would rather wait. Raises ``GatewayError``; a cancelled task cancels the request."""
+        future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+        call = self.start(request, partial(_settle, future))
         try:
-            assert served.validator is not None  # READY
-            served.validator.check(request.inputs, request.outputs)
-            reply, waited = await self._run(served, request, began)
-        except (GatewayError, asyncio.CancelledError):
-            statistics.record_failure(time.monotonic_ns() - began)
-            raise
-        finally:
-            served.leave()
-        batch = reply.batch
-        total, queued = time.monotonic_ns() - began, waited + reply.queue_ns
-        rows = request.inputs[0].shape[0] if served.signature.max_batch_size else 1
-        statistics.record_success(total, queued, batch.input_ns, batch.infer_ns, batch.output_ns, rows)
-        return InferResponse(request.model, str(served.record.number), reply.tensors, reply.release, request.id)
-
-    async def _run(self, served: Served, request: InferRequest, began: int) -> tuple[Reply, int]:
-        """The reply, and the nanoseconds waited here for a replica."""
-        deadline = began + request.timeout_us * 1000 if request.timeout_us else 0
-        replica = served.pick() if not served.waiting else None
-        waited = 0
-        if replica is None:
-            replica = await self._wait_for_room(served, deadline)
-            replica.promised -= 1  # from here to the sending there is no await: the place is ours
-            waited = time.monotonic_ns() - began
-        try:
-            return await self._call(replica, request, deadline), waited
-        finally:
-            if served.waiting:
-                served.freed()
-
-    async def _call(self, replica: Replica, request: InferRequest, deadline: int) -> Reply:
-        process = replica.process
-        if process is None:
-            raise ModelNotReady(f"worker {replica.id} has just gone; try again")
-        channel = process.channel
-        timeout_us = max(1, (deadline - time.monotonic_ns()) // 1000) if deadline else 0
-        sent = channel.submit(
-            request.inputs, request.outputs, timeout_us, request.priority, request.parameters, request.trace
-        )
-        timer = None
-        if deadline:
-            timer = asyncio.get_running_loop().call_later(timeout_us / 1e6, _expire, channel, sent)
-        try:
-            return await sent.future
+            return await future
         except asyncio.CancelledError:
-            channel.abandon(sent)
-            if sent.future.done() and not sent.future.cancelled() and sent.future.exception() is None:
-                sent.future.result().release()  # it came in the same turn in which the client left
+            call.cancel()
+            if future.done() and not future.cancelled() and future.exception() is None:
+                future.result().release()  # it came in the same turn in which the client left
             raise
-        finally:
-            if timer is not None:
-                timer.cancel()
-
-    async def _wait_for_room(self, served: Served, deadline: int) -> Replica:
-        if not deadline:
-            return await served.wait_for_room()
-        try:
-            async with asyncio.timeout(max(0, deadline - time.monotonic_ns()) / 1e9):
-                return await served.wait_for_room()
-        except TimeoutError:
-            raise DeadlineExceeded(
-                "Request timeout expired: it waited for a free worker until its time was up"
-            ) from None
 
 
-def _expire(channel: Channel, sent: Sent) -> None:
-    """The client's time is up, whatever the worker does."""
-    if not sent.future.done():
-        sent.future.set_exception(DeadlineExceeded("Request timeout expired: the model had not answered in time"))
-        channel.abandon(sent)
+def _settle(future: asyncio.Future[InferResponse], outcome: Outcome) -> None:
+    if future.cancelled():  # and the task that waits has not run since
+        if isinstance(outcome, InferResponse):
+            outcome.release()
+    elif isinstance(outcome, InferResponse):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
 
 
 def server_version() -> str:

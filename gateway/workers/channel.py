@@ -1,5 +1,4 @@
-"""The gateway's end of a worker's channel: an ``asyncio.Protocol`` that turns requests into frames and answers into
-results of futures.
+"""The gateway's end of a worker's channel: an ``asyncio.Protocol`` between calls and frames.
 
 Frames written in one turn of the loop leave in one system call. Answers look into the worker's arena until ``release``
 is called; the block numbers ride back with the next frame.
@@ -38,11 +37,15 @@ class Reply(msgspec.Struct, gc=False):
     batch: Answers
 
 
+#: Gets the reply, or why there is none.
+OnReply = Callable[[Reply | GatewayError], None]
+
+
 class Sent(msgspec.Struct):
-    """A request on its way: await ``future``, which raises a ``GatewayError`` if there is no reply."""
+    """A request on its way; ``on_reply`` is None once it was called, or nobody waits for it."""
 
     id: int
-    future: asyncio.Future[Reply]
+    on_reply: OnReply | None
     heads: list[TensorHead]
 
 
@@ -91,16 +94,17 @@ class Channel(asyncio.Protocol):
         self,
         tensors: list[Tensor],
         outputs: tuple[str, ...],
+        on_reply: OnReply,
         timeout_us: int,
         priority: int,
         parameters: dict[str, Any],
         trace: str,
     ) -> Sent:
-        """Send a request. Whoever stops waiting for it calls ``abandon``.
+        """Send a request; ``on_reply`` is called once, never from in here, unless ``abandon`` is called before.
 
         Raises ``WorkerDied``, or ``InvalidRequest`` if it does not fit into a message.
         """
-        if self._transport is None or self._transport.is_closing():
+        if not self.is_open:
             raise WorkerDied(f"worker {self.name} has just gone; it is being restarted, try again")
         inline: list[Buffer] = []
         heads = self._writer.place(tensors, inline)
@@ -111,7 +115,7 @@ class Channel(asyncio.Protocol):
             self._writer.release(heads)
             raise InvalidRequest(f"the request (its parameters?) cannot be passed on to the model: {error}") from error
         self._next_id = id + 1
-        sent = Sent(id, self._loop.create_future(), heads)
+        sent = Sent(id, on_reply, heads)
         self._sent[id] = sent
         if self._released:
             self._flush_released()
@@ -120,6 +124,7 @@ class Channel(asyncio.Protocol):
 
     def abandon(self, sent: Sent) -> None:
         """Nobody waits for this reply any more: tell the worker, which may not have started."""
+        sent.on_reply = None
         if sent.id in self._sent:
             self.send(Cancel(sent.id))
 
@@ -127,6 +132,11 @@ class Channel(asyncio.Protocol):
         """Send a message that has no tensors."""
         if self._transport is not None:
             self._write(encode(message))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent. It says no as soon as the connection is known to be lost."""
+        return self._transport is not None and not self._transport.is_closing()
 
     @property
     def in_flight(self) -> int:
@@ -172,18 +182,20 @@ class Channel(asyncio.Protocol):
             tensors, place = self._reader.read(answer.tensors, payload, place)
             sent = self._take(answer.id)
             release = self._releaser(answer.tensors)
-            if sent.future.done():
+            on_reply, sent.on_reply = sent.on_reply, None
+            if on_reply is None:
                 release()
                 self._on_room()
             else:
-                sent.future.set_result(Reply(tensors, release, answer.queue_ns, message))
+                on_reply(Reply(tensors, release, answer.queue_ns, message))
 
     def _refused(self, message: Refusal) -> None:
         sent = self._take(message.id)
-        if sent.future.done():
+        on_reply, sent.on_reply = sent.on_reply, None
+        if on_reply is None:
             self._on_room()
         else:
-            sent.future.set_exception(_REFUSALS.get(message.kind, Internal)(message.text))
+            on_reply(_REFUSALS.get(message.kind, Internal)(message.text))
 
     def _take(self, id: int) -> Sent:
         sent = self._sent.pop(id, None)
@@ -222,8 +234,9 @@ class Channel(asyncio.Protocol):
             self.closed.set_result(None)  # first: whoever watches must know before the place of a request is given away
         sent, self._sent = self._sent, {}
         for request in sent.values():
-            if not request.future.done():
-                request.future.set_exception(WorkerDied(self._last_words()))
+            on_reply, request.on_reply = request.on_reply, None
+            if on_reply is not None:
+                on_reply(WorkerDied(self._last_words()))
         for arena in self._arenas:
             arena.close()
 

@@ -73,7 +73,6 @@ class Replica:
         self.failed = False
         self.reason = ""
         self.restarts = 0
-        self.promised = 0  # places given to requests that were not sent yet
         self.rss_bytes = 0
         self.started_at = 0.0
         self.process: WorkerProcess | None = None
@@ -91,12 +90,15 @@ class Replica:
     @property
     def has_room(self) -> bool:
         """Whether it takes another request now."""
-        return self.ready is not None and self.outstanding < self.ready.credits
+        if self.ready is None or self.process is None:
+            return False
+        channel = self.process.channel
+        return channel.is_open and channel.in_flight < self.ready.credits
 
     @property
     def outstanding(self) -> int:
-        """Requests that the worker holds (also those that nobody waits for any more), and places promised."""
-        return self.promised + (self.process.channel.in_flight if self.process is not None else 0)
+        """Requests that the worker holds, also those that nobody waits for any more."""
+        return self.process.channel.in_flight if self.process is not None else 0
 
     async def run(self) -> None:
         """Start the worker, again after each death, until ``stop``; what could never be loaded is left at that."""

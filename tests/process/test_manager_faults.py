@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -183,20 +184,40 @@ async def test_who_stops_waiting_leaves_a_place_for_another(tmp_path: Path) -> N
         assert served.replicas[0].outstanding == 0
 
 
-async def test_room_given_to_who_leaves_in_the_same_moment_is_passed_on(tmp_path: Path) -> None:
+def note(given: list[object], number: int, room: object) -> None:
+    given.append((number, room))
+
+
+async def test_room_is_given_out_in_order_and_not_to_who_has_left(tmp_path: Path) -> None:
     async with serving(tmp_path, version("m", 1)) as gateway:
         await gateway.is_ready()
         served = gateway.catalog.versions["m"][1]
-        replica = served.replicas[0]
-        replica.promised = CREDITS
-        first, second = (asyncio.create_task(served.wait_for_room()) for _ in range(2))
-        await until(lambda: served.waiting == 2)
-        replica.promised -= 1
-        served.freed()  # given to the first
-        first.cancel()
-        assert await asyncio.wait_for(second, 20) is replica
-        assert first.cancelled()
-        assert (replica.outstanding, served.waiting) == (CREDITS, 0)
+        given: list[object] = []
+        first, *_ = (served.queue(partial(note, given, n)) for n in range(3))
+        served.withdraw(first)
+        served.withdraw(first)  # a second time changes nothing
+        assert (given, served.waiting) == ([], 2)
+        served.freed()
+        assert (given, served.waiting) == ([(1, served.replicas[0]), (2, served.replicas[0])], 0)
+        served.freed()
+        assert len(given) == 2
+
+
+async def test_room_that_cannot_be_used_goes_to_the_next_one(tmp_path: Path) -> None:
+    """Thousands may wait whose sending fails at once: each says so from inside its turn."""
+    async with serving(tmp_path, version("m", 1)) as gateway:
+        await gateway.is_ready()
+        served = gateway.catalog.versions["m"][1]
+        tries: list[int] = []
+
+        def fails(number: int, _room: object) -> None:
+            tries.append(number)
+            served.freed()
+
+        for number in range(5_000):
+            served._waiting[number] = partial(fails, number)
+        served.freed()
+        assert tries == list(range(5_000))
 
 
 async def test_a_request_that_nobody_waits_for_holds_its_place_until_it_is_done(tmp_path: Path) -> None:

@@ -162,9 +162,7 @@ async def test_a_request_that_is_cancelled_in_the_queue_never_runs_and_is_answer
         process = await run.ready()
         busy = submit(run.channel, delay_ms=200)
         cancelled = submit(run.channel, [*floats(1.0), from_numpy("y", np.zeros(1 << 16, np.uint8))], crash="SIGKILL")
-        run.channel.abandon(cancelled)
-        with pytest.raises(errors.Cancelled, match="the client is gone"):
-            await cancelled.future
+        cancelled.abandon()
         await busy.future
         assert await ask(run.channel, floats(3.0)) == [3.0]
         assert run.process is process  # a request that had run would have killed it
@@ -176,8 +174,7 @@ async def test_a_request_that_is_cancelled_while_it_runs_is_answered_once_and_gi
         await run.ready()
         for _ in range(4):
             sent = submit(run.channel, [from_numpy("INPUT0", np.zeros((1, 1 << 18), np.float32))], delay_ms=30)
-            sent.future.cancel()
-            run.channel.abandon(sent)
+            sent.abandon()
         await until(lambda: run.channel.in_flight == 0)
         assert await ask(run.channel, floats(1.0)) == [1.0]
 

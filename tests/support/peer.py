@@ -16,7 +16,8 @@ from backends.arena import MIN_BLOCK, Mapping, create
 from backends.messages import Answer, Answers, Infer, ToGateway, ToWorker
 from backends.tensor import Buffer, Tensor, from_numpy
 from backends.wire import THRESHOLD, FrameReader, TensorReader, TensorWriter, encode
-from gateway.workers.channel import Channel, Reply, Sent
+from gateway.workers.channel import Channel, Reply
+from support.asking import Asked
 
 CAPACITY = 64 * MIN_BLOCK
 
@@ -111,10 +112,9 @@ def large(name: str = "x", size: int = THRESHOLD, fill: int = 7) -> Tensor:
     return Tensor(name, "UINT8", (size,), bytes([fill]) * size)
 
 
-def ask(channel: Channel, tensors: list[Tensor] | None = None, **given: Any) -> Sent:
+def ask(channel: Channel, tensors: list[Tensor] | None = None, **given: Any) -> Asked:
     """Submit a request; what is not given is left empty."""
-    fields = {"outputs": (), "timeout_us": 0, "priority": 0, "parameters": {}, "trace": "", **given}
-    return channel.submit(floats(1.0) if tensors is None else tensors, **fields)
+    return Asked(channel, floats(1.0) if tensors is None else tensors, **given)
 
 
 def used_by_requests(channel: Channel) -> int:

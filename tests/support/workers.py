@@ -18,9 +18,10 @@ import pytest
 from backends.spec import BatchingSpec, ModelSpec
 from backends.tensor import Tensor, from_numpy
 from gateway import errors
-from gateway.workers.channel import Channel, Reply, Sent
+from gateway.workers.channel import Channel, Reply
 from gateway.workers.process import WorkerProcess
 from gateway.workers.replica import Replica, WorkerLimits
+from support.asking import Asked
 from support.wait import until
 
 #: Patient where a slow machine needs it, and quick where a test waits for the time to pass.
@@ -58,9 +59,9 @@ def floats(*values: float) -> list[Tensor]:
     return [from_numpy("INPUT0", np.array([values], np.float32))]
 
 
-def submit(channel: Channel, tensors: list[Tensor] | None = None, *, timeout_us: int = 0, **parameters: Any) -> Sent:
+def submit(channel: Channel, tensors: list[Tensor] | None = None, *, timeout_us: int = 0, **parameters: Any) -> Asked:
     """Send a request; ``parameters`` are those of the echo backend (``fail``, ``crash``, ``delay_ms``, ...)."""
-    return channel.submit(floats(1.0) if tensors is None else tensors, (), timeout_us, 0, parameters, "")
+    return Asked(channel, floats(1.0) if tensors is None else tensors, timeout_us=timeout_us, parameters=parameters)
 
 
 async def ask(channel: Channel, tensors: list[Tensor] | None = None, **given: Any) -> list[float]:

@@ -142,8 +142,7 @@ async def test_a_request_that_nobody_waits_for_is_cancelled_and_its_answer_retur
 ) -> None:
     sent = ask(channel, [large()])
     await peer.requests()
-    sent.future.cancel()
-    channel.abandon(sent)
+    sent.abandon()
     ((message, _),) = await peer.take()
     assert message == Cancel(sent.id)
     assert used_by_requests(channel) > 0  # the worker may be reading it
@@ -158,8 +157,7 @@ async def test_a_request_that_nobody_waits_for_is_cancelled_and_its_answer_retur
 async def test_a_cancelled_request_may_be_refused_instead(channel: Channel, peer: Peer) -> None:
     sent = ask(channel, [large()])
     await peer.requests()
-    sent.future.cancel()
-    channel.abandon(sent)
+    sent.abandon()
     await peer.send(Refusal(sent.id, "cancelled", "the client is gone"))
     await until(lambda: channel.in_flight == 0)
     assert used_by_requests(channel) == 0
@@ -171,7 +169,7 @@ async def test_what_was_answered_is_not_cancelled_any_more(channel: Channel, pee
     await peer.requests()
     await peer.answer(sent.id)
     await sent.future
-    channel.abandon(sent)
+    sent.abandon()
     channel.send(Release([]))
     ((message, _),) = await peer.take()
     assert message == Release([])

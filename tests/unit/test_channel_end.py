@@ -13,7 +13,8 @@ from backends.messages import Answer, Answers, Cancel, Refusal, TensorHead
 from backends.tensor import Buffer
 from backends.wire import THRESHOLD, encode
 from gateway import errors
-from gateway.workers.channel import Channel, Sent
+from gateway.workers.channel import Channel
+from support.asking import Asked
 from support.peer import CAPACITY, Peer, ask, connected, large, values
 
 
@@ -37,7 +38,7 @@ async def nothing_escapes() -> AsyncIterator[None]:
     assert escaped == []
 
 
-async def death_of(sent: Sent) -> str:
+async def death_of(sent: Asked) -> str:
     with pytest.raises(errors.WorkerDied) as caught:
         await sent.future
     return str(caught.value)
@@ -152,17 +153,18 @@ async def test_the_first_reason_of_an_abort_is_the_one_that_is_told(channel: Cha
 
 @pytest.mark.usefixtures("nothing_escapes")
 async def test_between_the_abort_and_the_end_nothing_is_taken_and_nothing_breaks(channel: Channel, peer: Peer) -> None:
-    sent = ask(channel)  # is in the outbox
+    sent, left = ask(channel), ask(channel)  # are in the outbox
     channel.abort("at once")
     with pytest.raises(errors.WorkerDied):
         ask(channel)
     channel.send(Cancel(1))
-    channel.abandon(sent)
+    left.abandon()
     await asyncio.wait_for(channel.closed, 20)
     channel.send(Cancel(1))
-    channel.abandon(sent)
+    left.abandon()
     channel.abort("again")
     await death_of(sent)
+    assert not left.future.done()
 
 
 async def test_a_reply_can_be_read_and_released_after_the_worker_is_gone(channel: Channel, peer: Peer) -> None:
@@ -178,7 +180,7 @@ async def test_a_reply_can_be_read_and_released_after_the_worker_is_gone(channel
 
 async def test_a_cancelled_request_is_not_failed_again_by_the_end(channel: Channel, peer: Peer) -> None:
     sent = ask(channel)
-    sent.future.cancel()
+    sent.abandon()
     channel.abort("gone")
     await channel.closed
-    assert sent.future.cancelled()
+    assert not sent.future.done()

@@ -7,7 +7,8 @@ at: clients send many, and the protocol decides by ``Inference-Header-Content-Le
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -28,6 +29,7 @@ from gateway.rest.answer import (
 from gateway.rest.v2.body import decompress
 from gateway.rest.v2.decode import Wanted, decode, decode_raw, header_length
 from gateway.rest.v2.encode import encode
+from gateway.serving.call import Call, Outcome
 from gateway.serving.dataplane import DataPlane, IndexEntry, ModelMetadata
 from gateway.telemetry.statistics import to_json_dict
 
@@ -37,16 +39,20 @@ PREFIX: Final = "/v2"
 _LENGTH: Final = b"inference-header-content-length"
 
 
-class Call(msgspec.Struct):
+Reply = Callable[[Answer], None]
+
+
+class Request(msgspec.Struct):
     """A routed request. ``model`` and ``version`` come from the path, decoded; "" where it has none."""
 
     model: str
     version: str
     headers: Headers
     body: bytes
+    reply: Reply
 
 
-_Handler = Callable[[Call], Awaitable[Answer]]
+_Handler = Callable[[Request], Answer | Call]
 
 
 class V2App:
@@ -72,21 +78,24 @@ class V2App:
             "stats": ("GET", self._statistics),
         }
 
-    async def answer(self, method: str, raw_path: bytes, headers: Headers, body: bytes) -> Answer:
-        """The answer to one request; ``raw_path`` is undecoded and without its query. Raises nothing of its own."""
+    def answer(self, method: str, raw_path: bytes, headers: Headers, body: bytes, reply: Reply) -> Answer | Call:
+        """The answer to one request, or the call that goes on: ``reply`` gets the answer then, unless it is cancelled.
+
+        ``raw_path`` is undecoded and without its query. Raises nothing of its own.
+        """
         try:
             (allowed, handler), model, version = self._route(raw_path)
             if method != allowed and not (method == "HEAD" and allowed == "GET"):
                 text = f"method {method} is not allowed here; use {allowed}"
                 return error_answer(405, text, (b"allow", allowed.encode()))
-            return await handler(Call(model, version, headers, body))
+            return handler(Request(model, version, headers, body, reply))
         except _NoRoute:
             return error_answer(404, f"there is no route {raw_path.decode('latin-1')!r}")
         except GatewayError as error:
             return fault_answer(error)
         except Exception:  # a fault of ours must not end the connection without an answer
             log.exception("%s %s failed", method, raw_path.decode("latin-1"))
-            return error_answer(500, "internal error of the server; its log has the details")
+            return _our_fault()
 
     # --- routing ---
 
@@ -115,64 +124,82 @@ class V2App:
 
     # --- inference ---
 
-    async def _infer(self, call: Call) -> Answer:
-        request, wanted = self._decode(call)
-        response = await self._dataplane.infer(request)
-        try:
-            content, length = encode(response, wanted)
-        finally:
-            response.release()
-        if length is None:
-            return Answer(200, content, (JSON,))
-        return Answer(200, content, (OCTETS, (_LENGTH, b"%d" % length)))
+    def _infer(self, request: Request) -> Call:
+        inference, wanted = self._decode(request)
+        return self._dataplane.start(inference, partial(_reply, request.reply, wanted))
 
-    def _decode(self, call: Call) -> tuple[InferRequest, Wanted]:
+    def _decode(self, request: Request) -> tuple[InferRequest, Wanted]:
         length_value = encoding = None
-        for key, value in call.headers:
+        for key, value in request.headers:
             if key == _LENGTH:
                 if length_value is not None:
                     raise InvalidRequest("Inference-Header-Content-Length is given twice; send it once")
                 length_value = value
             elif key == b"content-encoding" and value.lower() != b"identity":
                 encoding = value
-        body = call.body
+        body = request.body
         if encoding is not None:
             body = decompress(body, encoding, self._max_json_bytes)
         length = header_length(length_value, len(body))
         if length == 0:
-            return decode_raw(call.model, call.version, body, self._dataplane.signature(call.model, call.version))
-        return decode(call.model, call.version, body, length, self._max_json_bytes)
+            return decode_raw(
+                request.model, request.version, body, self._dataplane.signature(request.model, request.version)
+            )
+        return decode(request.model, request.version, body, length, self._max_json_bytes)
 
     # --- health and metadata ---
 
-    async def _live(self, call: Call) -> Answer:
+    def _live(self, request: Request) -> Answer:
         return _health(self._dataplane.live(), "not live")
 
-    async def _ready(self, call: Call) -> Answer:
+    def _ready(self, request: Request) -> Answer:
         return _health(self._dataplane.ready(), "not ready")
 
-    async def _model_ready(self, call: Call) -> Answer:
-        return _health(self._dataplane.model_ready(call.model, call.version), "Model version not ready")
+    def _model_ready(self, request: Request) -> Answer:
+        return _health(self._dataplane.model_ready(request.model, request.version), "Model version not ready")
 
-    async def _server_metadata(self, call: Call) -> Answer:
+    def _server_metadata(self, request: Request) -> Answer:
         return json_answer(self._dataplane.server_metadata())
 
-    async def _model_metadata(self, call: Call) -> Answer:
-        return json_answer(_metadata_json(self._dataplane.model_metadata(call.model, call.version)))
+    def _model_metadata(self, request: Request) -> Answer:
+        return json_answer(_metadata_json(self._dataplane.model_metadata(request.model, request.version)))
 
-    async def _model_config(self, call: Call) -> Answer:
-        return Answer(200, to_json(self._dataplane.model_config(call.model, call.version)), (JSON,))
+    def _model_config(self, request: Request) -> Answer:
+        return Answer(200, to_json(self._dataplane.model_config(request.model, request.version)), (JSON,))
 
-    async def _statistics(self, call: Call) -> Answer:
-        found = self._dataplane.statistics(call.model, call.version)
+    def _statistics(self, request: Request) -> Answer:
+        found = self._dataplane.statistics(request.model, request.version)
         return json_answer({"model_stats": [to_json_dict(statistics) for statistics in found]})
 
-    async def _list(self, call: Call) -> Answer:
+    def _list(self, request: Request) -> Answer:
         ready = self._dataplane.index(ready_only=True)
         return json_answer({"models": sorted({entry.name for entry in ready})})
 
-    async def _index(self, call: Call) -> Answer:
-        return json_answer([_index_json(entry) for entry in self._dataplane.index(_ready_only(call.body))])
+    def _index(self, request: Request) -> Answer:
+        return json_answer([_index_json(entry) for entry in self._dataplane.index(_ready_only(request.body))])
+
+
+def _reply(reply: Reply, wanted: Wanted, outcome: Outcome) -> None:
+    """Encode the outcome of an inference."""
+    if isinstance(outcome, GatewayError):
+        reply(fault_answer(outcome))
+        return
+    try:
+        content, length = encode(outcome, wanted)
+    except GatewayError as error:
+        answer = fault_answer(error)
+    except Exception:  # as in V2App.answer
+        log.exception("the answer of %s cannot be encoded", outcome.model)
+        answer = _our_fault()
+    else:
+        answer = Answer(200, content, (JSON,) if length is None else (OCTETS, (_LENGTH, b"%d" % length)))
+    finally:
+        outcome.release()
+    reply(answer)
+
+
+def _our_fault() -> Answer:
+    return error_answer(500, "internal error of the server; its log has the details")
 
 
 class _NoRoute(Exception):

@@ -9,20 +9,27 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy.typing as npt
 
-from backends.batching import Batch, Batcher, Pending, batch_key, join, split
+from backends.batching import Batch, Batcher, Pending, QueueFull, batch_key
 from backends.contract import Arrays, Backend
 from backends.errors import BackendError, InferenceFailed
+from backends.lookout import Lookout
 from backends.messages import Cancel, Drain, Infer, Refusal, Release, ToWorker
 from backends.port import Disconnected, Port, sendable
+from backends.rows import join, split
 from backends.spec import ModelSpec, Signature
 from backends.tensor import NUMPY_DTYPE, Tensor, from_numpy
+from backends.turns import Turns
 from backends.wire import WireError
 
 _CREDITS_FLOOR = 8
+#: Where requests have to be here for a rule of the queue to see them. What comes on top waits in the gateway, in order.
+_CREDITS_TO_WAIT = 4096
 #: Answers of batches shorter than this leave together, if more requests wait: one system call, one wake-up.
 _SHORT_NS = 200_000
 #: But they leave at least this often, so that the gateway works on the first while the next are computed.
@@ -39,29 +46,46 @@ class Executor:
         self._backend = backend
         self._instances = spec.instances
         self._batched = signature.max_batch_size > 0
-        self._batcher = Batcher(signature.max_batch_size, signature.batching if self._batched else None)
+        self._batcher = Batcher(signature.max_batch_size, signature.batching)
         self._all_outputs = tuple(output.name for output in signature.outputs)
         self._outputs = {output.name: output.datatype for output in signature.outputs}
         self._turn = threading.Lock()
+        self._turns = Turns() if signature.batching is not None and signature.batching.preserve_ordering else None
         self._draining = False
+        self._over = False
         self._fault: BaseException | None = None
         self._running: dict[int, int] = {}  # thread -> start of its batch, for the heartbeat
         self._sent_ns = 0  # when answers left last
         self._looked_ns = 0  # when the socket was read last
         self.executions = 0
         self.credits = 2 * spec.instances * max(signature.max_batch_size, _CREDITS_FLOOR)
+        self._lookout: Lookout | None = None
+        if signature.batching is not None and signature.batching.holds_requests:
+            self._lookout = Lookout()
+            self.credits = max(self.credits, _CREDITS_TO_WAIT)
 
     def run(self) -> None:
         """Work until drained. Raises ``Disconnected`` when the gateway is gone, ``WireError`` for rubbish."""
-        others = [threading.Thread(target=self._guarded_serve, daemon=True) for _ in range(self._instances - 1)]
+        guarded = partial(self._guarded, self._serve)
+        others = [threading.Thread(target=guarded, daemon=True) for _ in range(self._instances - 1)]
         for thread in others:
             thread.start()
-        self._guarded_serve()
+        if self._lookout is not None:
+            look_out = partial(self._guarded, partial(self._look_out, self._lookout))
+            threading.Thread(target=look_out, name="lookout", daemon=True).start()
+        guarded()
         for thread in others:
             if self._fault is None:
                 thread.join()
+        self._over = True
+        if self._lookout is not None:
+            self._lookout.relieve()
         if self._fault:
             raise self._fault
+
+    @property
+    def _looks_out(self) -> bool:
+        return self._fault is None and not self._over
 
     def batch_age_ns(self) -> int:
         """Age of the oldest running batch; 0 if none runs."""
@@ -72,25 +96,35 @@ class Executor:
         """Requests that wait for a batch."""
         return len(self._batcher)
 
-    def _guarded_serve(self) -> None:
+    def _guarded(self, work: Callable[[], None]) -> None:
         try:
-            self._serve()
+            work()
         except BaseException as error:  # handed to the main thread, which ends the worker with it
             self._fault = self._fault or error
             self._port.close()  # the main thread may wait for messages, and none may ever come
 
     def _serve(self) -> None:
         while True:
-            if not self._turn.acquire(blocking=False):
-                self._port.flush()
-                self._turn.acquire()
+            self._acquire_turn()
             try:
                 batch = self._next_batch()
+                if batch is None:
+                    return
+                if self._turns is not None:
+                    self._turns.take()
             finally:
                 self._turn.release()
-            if batch is None:
-                return
             self._execute(batch)
+
+    def _acquire_turn(self) -> None:
+        if self._turn.acquire(blocking=False):
+            return
+        self._port.flush()
+        if self._lookout is not None:
+            self._lookout.relieve()
+        self._turn.acquire()
+        if self._lookout is not None:
+            self._lookout.relieved()
 
     # --- the leader: looking for work ---
 
@@ -102,8 +136,7 @@ class Executor:
             if len(batcher) and (batcher.joins or now - self._looked_ns > _LOOK_NS):
                 self._take_in(0)
                 now = time.monotonic_ns()
-            for request in batcher.expired(now):
-                self._refuse(request, "deadline", "the request's time ran out while it waited for the model", now)
+            self._refuse_expired(now)
             batch = batcher.take(now)
             if batch is not None:
                 return batch
@@ -114,8 +147,19 @@ class Executor:
             self._take_in(None if wake is None else max(0.0, (wake - now) / 1e9))
         return None
 
-    def _take_in(self, timeout_s: float | None) -> None:
-        messages = self._port.receive(timeout_s)
+    def _look_out(self, lookout: Lookout) -> None:
+        """While every instance computes: take requests in, and refuse those whose time is up or for whom is no room."""
+        while self._looks_out:
+            lookout.rest()
+            with self._turn:
+                while not lookout.wanted and self._looks_out:
+                    now = time.monotonic_ns()
+                    self._refuse_expired(now)
+                    until = self._batcher.next_deadline()
+                    self._take_in(None if until is None else max(0.0, (until - now) / 1e9), lookout.bell)
+
+    def _take_in(self, timeout_s: float | None, bell: int | None = None) -> None:
+        messages = self._port.receive(timeout_s, bell)
         self._looked_ns = time.monotonic_ns()
         for message, payload in messages:
             if type(message) is Infer:
@@ -140,6 +184,8 @@ class Executor:
         )
         try:
             self._batcher.add(request)
+        except QueueFull as error:
+            self._refuse(request, "overloaded", str(error), now)
         except ValueError as error:
             raise WireError(str(error)) from error
 
@@ -173,6 +219,8 @@ class Executor:
         finally:
             del self._running[thread]
             self.executions += 1
+        if self._turns is not None:
+            self._turns.done()
 
     def _run(self, batch: Batch) -> None:
         started = time.monotonic_ns()
@@ -182,6 +230,7 @@ class Executor:
         arrays = self._backend.infer(inputs, wanted, batch[0].parameters)
         inferred = time.monotonic_ns()
         results = self._results(batch, arrays, wanted, started)
+        self._await_turn()
         durations = (joined - started, inferred - joined, time.monotonic_ns() - inferred)
         self._port.answer(results, sum(request.rows for request in batch), durations, self._holds(started, inferred))
 
@@ -191,6 +240,11 @@ class Executor:
             return True
         self._sent_ns = now
         return False
+
+    def _await_turn(self) -> None:
+        if self._turns is not None:
+            self._port.flush()  # what is held must not wait for the others
+            self._turns.wait()
 
     def _wanted(self, batch: Batch) -> tuple[str, ...]:
         """All outputs that some request of the batch asked for, in the model's order."""
@@ -222,6 +276,7 @@ class Executor:
 
     def _failed(self, batch: Batch, kind: str, text: str) -> None:
         """A batch failed: run each member alone once, so that only those at fault fail."""
+        self._await_turn()
         if len(batch) > 1:
             for request in batch:
                 self._execute_alone(request)
@@ -237,6 +292,20 @@ class Executor:
             raise
         except (Exception, SystemExit) as error:  # as in _execute
             self._refuse(request, InferenceFailed.kind, f"{type(error).__name__}: {error}", time.monotonic_ns())
+
+    def _refuse_expired(self, now: int) -> None:
+        for request in self._batcher.expired(now):
+            self._refuse_late(request, now)
+
+    def _refuse_late(self, request: Pending, now: int) -> None:
+        """Its time ran out while it waited: the client's own, or what the model's configuration grants."""
+        if request.deadline_ns and request.deadline_ns <= now:
+            self._refuse(request, "deadline", "the request's time ran out while it waited for the model", now)
+        else:
+            text = (
+                "Request timeout expired: it waited longer for the model than its configuration allows; try again later"
+            )
+            self._refuse(request, "overloaded", text, now)
 
     def _refuse(self, request: Pending, kind: str, text: str, now: int) -> None:
         self._port.send(Refusal(request.id, kind, sendable(text), now - request.arrived_ns))

@@ -117,7 +117,7 @@ class Answers(msgspec.Struct, array_like=True, tag=36, gc=False):
 
 
 class Refusal(msgspec.Struct, array_like=True, tag=37):
-    """One request failed; ``kind`` is a ``BackendError.kind``, ``"cancelled"`` or ``"deadline"``."""
+    """One request failed; ``kind`` is a ``BackendError.kind``, ``"cancelled"``, ``"deadline"`` or ``"overloaded"``."""
 
     id: int
     kind: str

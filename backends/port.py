@@ -46,15 +46,15 @@ class Port:
         self._sending = threading.Lock()
         self._held: list[bytes] = []
 
-    def receive(self, timeout_s: float | None) -> list[tuple[ToWorker, memoryview]]:
-        """Whatever has arrived; waits up to ``timeout_s`` (None: for ever) if nothing has.
+    def receive(self, timeout_s: float | None, bell: int | None = None) -> list[tuple[ToWorker, memoryview]]:
+        """Whatever has arrived; waits up to ``timeout_s`` (None: for ever) if nothing has, or until ``bell`` rings.
 
         Raises ``Disconnected`` at end of file, ``WireError`` for rubbish.
         """
         try:
-            if timeout_s is None:
+            if timeout_s is None and bell is None:
                 chunk = self._sock.recv(_CHUNK)
-            elif timeout_s > 0 and not select.select([self._sock], [], [], min(timeout_s, _LONGEST_WAIT_S))[0]:
+            elif timeout_s != 0 and self._sock not in self._wait(timeout_s, bell):
                 return []
             else:
                 chunk = self._sock.recv(_CHUNK, socket.MSG_DONTWAIT)
@@ -65,6 +65,10 @@ class Port:
         if not chunk:
             raise Disconnected
         return self._frames.feed(chunk)
+
+    def _wait(self, timeout_s: float | None, bell: int | None) -> list[socket.socket | int]:
+        sources: list[socket.socket | int] = [self._sock] if bell is None else [self._sock, bell]
+        return select.select(sources, [], [], min(timeout_s or _LONGEST_WAIT_S, _LONGEST_WAIT_S))[0]
 
     def tensors(self, heads: list[TensorHead], payload: memoryview) -> list[Tensor]:
         """The tensors of a request, without a copy."""

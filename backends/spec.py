@@ -31,11 +31,45 @@ class TensorSpec(msgspec.Struct, frozen=True):
     optional: bool = False
 
 
+class QueuePolicy(msgspec.Struct, frozen=True):
+    """What becomes of the requests that wait with one priority.
+
+    One that has waited ``timeout_us`` (0: no limit) is refused, or goes to the end of the line where ``delays``.
+    ``max_size`` is how many may wait; 0: any number.
+    """
+
+    timeout_us: int = 0
+    delays: bool = False
+    max_size: int = 0
+
+
 class BatchingSpec(msgspec.Struct, frozen=True):
-    """How a worker forms batches (Triton's dynamic batcher). Without one each request runs alone."""
+    """How a worker orders its requests and forms batches (Triton's dynamic batcher).
+
+    Without one each request runs alone, in order of arrival. Priorities are 1 (highest) to ``priority_levels``; a
+    request that names none of them has ``default_priority``. For each ``ageing_us`` of waiting a request overtakes
+    one level, so that none starves. ``policies`` holds those of single levels, ``policy`` is for the others.
+    """
 
     preferred_batch_sizes: tuple[int, ...] = ()
     max_queue_delay_us: int = 0
+    preserve_ordering: bool = False
+    priority_levels: int = 0
+    default_priority: int = 0
+    ageing_us: int = 1_000_000
+    policy: QueuePolicy = QueuePolicy()
+    policies: dict[int, QueuePolicy] = {}
+
+    @property
+    def orders(self) -> bool:
+        """Whether this says more than who runs together: then it matters also where each request runs alone."""
+        return self.preserve_ordering or self.holds_requests
+
+    @property
+    def holds_requests(self) -> bool:
+        """Whether requests have to wait in the worker for these rules to have their effect."""
+        policies = (self.policy, *self.policies.values())
+        return self.priority_levels > 1 or any(policy != QueuePolicy() for policy in policies)
 
 
 class ModelSpec(msgspec.Struct, frozen=True):

@@ -63,9 +63,8 @@ def _parse() -> argparse.Namespace:
 def _bind_to_parent(parent: int) -> None:
     """Die with the gateway even while stuck in C code, and never gain privileges."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, "this worker may outlive its gateway while its model computes")
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1, "what the model's code starts may gain privileges")
     if parent and os.getppid() != parent:  # it died before the line above, or it is not the one that started us
         print(
             f"process {os.getppid()} started this worker, and not the gateway, process {parent}: if the gateway runs, "
@@ -73,6 +72,14 @@ def _bind_to_parent(parent: int) -> None:
             file=sys.stderr,
         )
         sys.exit(EXIT_NO_GATEWAY)
+
+
+def _prctl(option: int, value: int, otherwise: str) -> None:
+    """Ask the kernel. A sandbox may refuse: the model is served all the same, and the log says what is lost."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        reason = os.strerror(ctypes.get_errno())
+        print(f"prctl({option}, {value}) is refused ({reason}): {otherwise}", file=sys.stderr)
 
 
 def _own(fd: int) -> int:

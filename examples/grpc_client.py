@@ -1,6 +1,6 @@
 """Ask a model over gRPC with NVIDIA's client. Usage: grpc_client.py [HOST:PORT] [MODEL]
 
-pip install tritonclient, and grpcio and protobuf beside it.
+Needs `pip install tritonclient`; grpcio and protobuf, which it uses, are there where Tensorgate is installed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import tritonclient.grpc.aio as grpc
+from tritonclient.utils import InferenceServerException
 
 
 def tensor(values: np.ndarray) -> grpc.InferInput:
@@ -31,4 +32,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    except InferenceServerException as error:
+        sys.exit(str(error))  # the status, and the server's own words

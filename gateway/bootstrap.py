@@ -43,7 +43,14 @@ def build(settings: Settings) -> Gateway:
         allow_code=settings.allow_code,
     )
     interpreters = {framework: str(path) for framework, path in settings.interpreters.items()}
-    manager = Manager(store, catalog, limits, interpreters, max_waiting=settings.max_waiting)
+    manager = Manager(
+        store,
+        catalog,
+        limits,
+        interpreters,
+        max_waiting=settings.max_waiting,
+        strict_readiness=settings.strict_readiness,
+    )
     dataplane = DataPlane(catalog, manager)
     controlplane = ControlPlane(store, manager)
     admin_key = ensure_admin_key(settings.admin_key_path)

@@ -60,7 +60,11 @@ class Unavailable(GatewayError):
 
 
 class ModelNotReady(Unavailable):
-    """The version exists and is not ready."""
+    """The version exists and is not ready; it may be after ``retry_after_s`` seconds, ``None`` where nobody knows."""
+
+    def __init__(self, text: str, retry_after_s: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
 
 
 class Overloaded(Unavailable):

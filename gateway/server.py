@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -14,9 +16,11 @@ import uvicorn
 import uvloop
 
 from gateway.bootstrap import Gateway, build
+from gateway.errors import GatewayError
+from gateway.network import bind, endpoint
 from gateway.rest.connection import Connection
 from gateway.rpc import server as rpc
-from gateway.settings import ConfigurationError, Settings
+from gateway.settings import ConfigurationError, Settings, unknown_variables
 from registry.errors import StoreError
 
 log = logging.getLogger("tensorgate")
@@ -36,11 +40,23 @@ class _HttpServer(uvicorn.Server):
 
 def serve(settings: Settings) -> int:
     """Serve until SIGINT or SIGTERM; the process's exit code. Raises ``ConfigurationError`` if it cannot start."""
+    for doubt in (*unknown_variables(), *_missing_interpreters(settings)):
+        log.warning("%s", doubt)
     try:
         uvloop.run(_serve(settings))
-    except (StoreError, OSError) as error:
+    except (StoreError, GatewayError, OSError) as error:
         raise ConfigurationError(str(error)) from error
     return 0
+
+
+def _missing_interpreters(settings: Settings) -> list[str]:
+    """No reason not to start: the models of the other frameworks can be served."""
+    return [
+        f"interpreters.{framework} = {path} does not exist or cannot be executed: models of {framework} will fail to "
+        "load; give the path of a Python, or install the framework beside the server and leave the setting out"
+        for framework, path in settings.interpreters.items()
+        if not (path.is_file() and os.access(path, os.X_OK))
+    ]
 
 
 async def _serve(settings: Settings) -> None:
@@ -49,14 +65,14 @@ async def _serve(settings: Settings) -> None:
     listener = _listen(settings.host, settings.http_port)
     try:
         await gateway.store.open()
-        await gateway.controlplane.sync_repositories(settings.model_repository)
-        address = f"{_bracketed(settings.host)}:{settings.grpc_port}"
+        address = endpoint(settings.host, settings.grpc_port)
         limit = settings.max_body_bytes if settings.max_body_bytes < _GRPC_MOST else rpc.UNLIMITED
         grpc_server = await rpc.start(gateway.dataplane, address, max_message_bytes=limit)
-        http_url = f"http://{_bracketed(settings.host)}:{listener.getsockname()[1]}"
-        async with _running(gateway, listener, grpc_server, settings.drain_timeout_s):
+        http_address = endpoint(settings.host, listener.getsockname()[1])
+        grpc_address = endpoint(settings.host, grpc_server.port)
+        log.info("serving REST on http://%s and gRPC on %s", http_address, grpc_address)
+        async with _running(gateway, listener, grpc_server, settings):
             _relax_garbage_collector()
-            log.info("serving REST on %s and gRPC on %s:%d", http_url, _bracketed(settings.host), grpc_server.port)
             await stopping.wait()
             log.info("stopping: requests in flight get %.0f s", settings.drain_timeout_s)
             gateway.dataplane.drain()
@@ -68,9 +84,13 @@ async def _serve(settings: Settings) -> None:
 
 @asynccontextmanager
 async def _running(
-    gateway: Gateway, listener: socket.socket, grpc_server: rpc.RpcServer, drain_timeout_s: float
+    gateway: Gateway, listener: socket.socket, grpc_server: rpc.RpcServer, settings: Settings
 ) -> AsyncIterator[None]:
-    """REST and the manager run inside; afterwards both transports finish what they have, then the workers do."""
+    """REST and the manager run inside; afterwards both transports finish what they have, then the workers do.
+
+    Both transports answer from the start: that the server lives, and that it is not ready while the repositories are
+    read (a digest of many gigabytes takes minutes) and the models load.
+    """
     http = _HttpServer(
         uvicorn.Config(
             gateway.app,
@@ -82,25 +102,37 @@ async def _running(
             server_header=False,
             proxy_headers=False,
             date_header=False,
-            timeout_graceful_shutdown=round(drain_timeout_s),
+            timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
         )
     )
-    async with asyncio.TaskGroup() as tasks:
-        manager = tasks.create_task(gateway.manager.run(), name="manager")
+    async with _single_failure(), asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(http.serve(sockets=[listener]), name="REST")
+        manager = tasks.create_task(_manage(gateway, settings), name="manager")
         yield
+        gateway.manager.drain_by(time.monotonic() + settings.drain_timeout_s)
         http.should_exit = True
-        await asyncio.gather(serving, grpc_server.stop(drain_timeout_s))
+        await asyncio.gather(serving, grpc_server.stop(settings.drain_timeout_s))
         manager.cancel()
+
+
+@asynccontextmanager
+async def _single_failure() -> AsyncIterator[None]:
+    """What a task group raises, as what its first task raised."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+async def _manage(gateway: Gateway, settings: Settings) -> None:
+    await gateway.controlplane.sync_repositories(settings.model_repository)
+    await gateway.manager.run()
 
 
 def _listen(host: str, port: int) -> socket.socket:
     """A bound socket. Raises ``ConfigurationError`` if the port is in use or the address is not this machine's."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        listener = bind(host, port)
         listener.listen(_BACKLOG)
     except OSError as error:
         raise ConfigurationError(
@@ -115,10 +147,6 @@ def _relax_garbage_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _stop_on_signal() -> asyncio.Event:

@@ -7,7 +7,6 @@ came from, the value, and what is allowed (the description of the field, which i
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import os
 import re
 import tomllib
@@ -22,6 +21,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Pydanti
 from pydantic_settings import SettingsError as UnreadableEnvironment
 
 from backends.spec import FRAMEWORKS
+from gateway.network import is_loopback
 
 PREFIX: Final = "TENSORGATE_"
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
@@ -125,14 +125,21 @@ class Settings(BaseSettings):
         default=300.0, description="seconds one execution may take before its worker is ended: over 0, at most 86400"
     )
     drain_timeout_s: Seconds = Field(
-        default=30.0, description="seconds that requests in flight get when the server stops: over 0, at most 86400"
+        default=30.0,
+        description="seconds that requests in flight, and then the workers, get when the server stops: over 0, at most "
+        "86400",
+    )
+    strict_readiness: bool = Field(
+        default=True,
+        description="true or false; true: the server is ready while every model that ought to run is, and none of a "
+        "model repository is broken; false: one that was given up does not count",
     )
     max_waiting: int = Field(
         default=1024, ge=1, le=1_000_000, description="requests that may wait for a version: 1 to 1000000"
     )
     max_json_bytes: Bytes = Field(default=64 << 20, description="the most bytes of JSON in a request, such as 64MiB")
-    # The most that one frame of the channel carries.
-    max_body_bytes: Bytes = Field(default=8 << 30, description="the most bytes in a request, such as 8GiB")
+    # A body is held in memory, and anyone may send one: a large tensor fits, and a few of them do not end the server.
+    max_body_bytes: Bytes = Field(default=1 << 30, description="the most bytes in a request, such as 1GiB")
     arena_bytes: Annotated[Bytes, Field(ge=1 << 20)] = Field(
         default=1 << 30, description="shared memory for each direction of a worker, 1MiB or more, such as 1GiB"
     )
@@ -294,27 +301,21 @@ def _holds(values: Mapping[str, Any], path: tuple[int | str, ...]) -> bool:
     return value is not None and (len(path) == 1 or not isinstance(value, dict) or path[1] in value)
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """``" (did you mean 'x'?)"`` if a known word is near, or else nothing."""
+def suggestion(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """``" (did you mean 'x'?)"`` if a known word is near, or else nothing; ``prefix`` comes before what is shown."""
     near = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    return f" (did you mean {prefix + near[0]!r}?)" if near else ""
 
 
 def unknown_variables() -> list[str]:
-    """``TENSORGATE_*`` variables that nothing reads: no error (others may set them), but worth a word in a check."""
-    known = {PREFIX + key.upper() for key in Settings.model_fields} | set(CLIENT_VARIABLES)
-    nested = PREFIX + "INTERPRETERS__"
-    return sorted(
-        name for name in os.environ if name.startswith(PREFIX) and name not in known and not name.startswith(nested)
-    )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+    """A sentence on each ``TENSORGATE_*`` variable that nothing reads: no error (others may set them), worth a word."""
+    known = {key.upper() for key in Settings.model_fields} | {name.removeprefix(PREFIX) for name in CLIENT_VARIABLES}
+    keys = {name: name.upper().removeprefix(PREFIX) for name in sorted(os.environ) if name.upper().startswith(PREFIX)}
+    return [
+        f"environment variable {name} is read by nothing{suggestion(key, known, PREFIX)}"
+        for name, key in keys.items()
+        if key not in known and not key.startswith("INTERPRETERS__")
+    ]
 
 
 def sqlite_file(url: str) -> Path | None:

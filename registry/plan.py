@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice, zip_longest
+from typing import Any, Final
 
 import msgspec
 
@@ -15,6 +16,12 @@ from registry.record import ModelVersion, NewVersion, Source
 
 #: A version's name.
 Key = tuple[str, int]
+
+#: What an error shows of two versions: so many differences, each value in so many characters.
+_MAX_DIFFERENCES: Final = 10
+_MAX_SHOWN: Final = 80
+#: A field that one of two configs does not have; no value of JSON is equal to it.
+_UNSET: Final = object()
 
 
 class Relation(enum.Enum):
@@ -48,6 +55,17 @@ def relation(live: ModelVersion | None, new: NewVersion) -> Relation:
         return Relation.SAME  # what was registered outlives every repository
     same_place = (live.artifact, live.path, live.source) == (new.artifact, new.path, new.source)
     return Relation.SAME if same_place else Relation.MOVED
+
+
+def differences(live: ModelVersion, new: NewVersion) -> str:
+    """What makes ``new`` other content than ``live``, for a person: artifact, framework, and each field of the config.
+
+    ``"config.max_batch_size is unset there and 4 here"``, joined by commas; at most ten are named, the rest is counted.
+    """
+    found = _differences(live, new)
+    named = list(islice(found, _MAX_DIFFERENCES))
+    more = sum(1 for _ in found)
+    return ", ".join(named) + (f", and {more} more" if more else "")
 
 
 def plan_add(live: ModelVersion | None, new: NewVersion, next_number: int) -> Change:
@@ -140,17 +158,35 @@ def _join(changes: Iterable[Change]) -> Change:
 
 
 def _conflict(live: ModelVersion, new: NewVersion, next_number: int) -> str:
-    what = next(
-        name
-        for name, differs in (
-            ("content", live.digest != new.digest),
-            ("framework", live.framework != new.framework),
-            ("config", True),
-        )
-        if differs
-    )
     return (
-        f"version {live.number} of model {live.model!r} exists with another {what}: it has {live.digest} "
-        f"({live.framework}), and {new.path} has {new.digest} ({new.framework}). Versions never change: give this one "
-        f"the next free number, {next_number}, or none to take it"
+        f"version {live.number} of model {live.model!r} exists and differs: {differences(live, new)}. Versions never "
+        f"change: register exactly what is there, or give this one the next free number, {next_number}, or none to "
+        "take it"
     )
+
+
+def _differences(live: ModelVersion, new: NewVersion) -> Iterator[str]:
+    if live.digest != new.digest:
+        yield f"the artifact is {live.artifact} ({live.digest}) there and {new.artifact} ({new.digest}) here"
+    if live.framework != new.framework:
+        yield f"framework is {live.framework} there and {new.framework} here"
+    yield from _unequal(live.config, plain(new.config), "config")
+
+
+def _unequal(there: Any, here: Any, path: str) -> Iterator[str]:
+    """The innermost places in which two values of JSON differ."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in sorted(there.keys() | here.keys()):
+            yield from _unequal(there.get(key, _UNSET), here.get(key, _UNSET), f"{path}.{key}")
+    elif isinstance(there, list) and isinstance(here, list):
+        for index, (one, other) in enumerate(zip_longest(there, here, fillvalue=_UNSET)):
+            yield from _unequal(one, other, f"{path}[{index}]")
+    elif there != here:
+        yield f"{path} is {_shown(there)} there and {_shown(here)} here"
+
+
+def _shown(value: object) -> str:
+    if value is _UNSET:
+        return "unset"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."

@@ -63,7 +63,8 @@ async def _of_settings(settings: Settings) -> list[Finding]:
         *findings.folders(settings),
         findings.admin_key(settings),
         await findings.database(settings),
-        *findings.ports(settings),
+        *await findings.registry(settings, settings.model_repository),
+        *await asyncio.to_thread(findings.ports, settings),
         *await asyncio.to_thread(findings.frameworks, settings, needed),
         *models,
     ]

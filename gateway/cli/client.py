@@ -9,8 +9,9 @@ from urllib.parse import quote, urlsplit
 import typer
 
 from gateway.cli.errors import CommandFailed
+from gateway.network import is_loopback
 from gateway.serving.keys import read_admin_key
-from gateway.settings import client_settings, is_loopback, load
+from gateway.settings import client_settings, load
 
 #: For calls that load no model.
 TIMEOUT_S: Final = 30.0
@@ -91,10 +92,19 @@ def _is_local(url: str) -> bool:
 def _unreachable(url: str, error: Exception) -> str:
     import httpx
 
+    if isinstance(error, httpx.ConnectError) and "SSL" in str(error):
+        return (
+            f"no TLS at {url} ({error}): a tensorgate server speaks plain HTTP, give http:// (or its proxy's address)"
+        )
     if isinstance(error, httpx.ConnectError):
         return f"no server answers at {url} ({error}): start one with `tensorgate serve`, or name another with --url"
     if isinstance(error, httpx.TimeoutException):
         return f"the server at {url} did not answer in time: see its log"
+    if isinstance(error, httpx.RemoteProtocolError):
+        return (
+            f"what answers at {url} is no REST server ({error}): is that the gRPC port? Give the one of REST, 8000 "
+            "unless it was set; the server's log has both in the line `serving REST on`"
+        )
     return f"the call to {url} failed: {error}"
 
 
@@ -108,6 +118,11 @@ def _answer(url: str, response: Any) -> Any:
     if response.is_success:
         return content
     detail = content.get("detail") if isinstance(content, dict) else None
+    if detail is None:  # no problem of ours: another server, or a path in the URL
+        raise CommandFailed(
+            f"{url} answered {response.status_code} without a reason: give the address of a tensorgate server's REST "
+            "port alone, such as http://127.0.0.1:8000"
+        )
     if response.status_code == 401:
         detail = f"{detail}. The key came from TENSORGATE_API_KEY, or else from admin.key of the local data folder"
-    raise CommandFailed(str(detail or f"{url} answered {response.status_code}"))
+    raise CommandFailed(str(detail))

@@ -105,14 +105,20 @@ def _next_commands(running: Server, settings: Settings) -> str:
         tensor | {"name": "token_type_ids", "data": zeros},
     ]
     body = shlex.quote(json.dumps({"inputs": inputs}))
-    url = running.http_url
+    url, command = running.http_url, _command()
     return f"""
 The server stays up: REST {url}, gRPC {running.grpc_address}. Ctrl-C stops it. Try, in another terminal:
 
   export TENSORGATE_URL={url} TENSORGATE_DATA_DIR={shlex.quote(str(settings.data_dir))}
-  tensorgate model list
-  tensorgate worker list
+  {command} model list
+  {command} worker list
   curl -i {url}/v2/health/ready
   curl {url}/v2/models/minilm
   curl -s {url}/v2/models/minilm/infer -d {body} | head -c 300
 """
+
+
+def _command() -> str:
+    """This program as another terminal finds it, whether or not its virtual environment is active there."""
+    script = Path(sys.executable).with_name("tensorgate")  # not resolved: its folder is the virtual environment's
+    return shlex.quote(str(script)) if script.is_file() else f"{shlex.quote(sys.executable)} -P -m gateway"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, Literal
 
@@ -17,14 +17,18 @@ import msgspec
 
 from backends.loader import install_line, package_of
 from backends.spec import FRAMEWORKS
+from gateway.network import bind, endpoint
+from gateway.serving.dataplane import SERVER_NAME
 from gateway.serving.keys import read_admin_key
 from gateway.settings import ConfigurationError, Settings, hide_password, sqlite_file, unknown_variables
 from registry import schema
 from registry.errors import StoreError
-from registry.record import NewVersion
+from registry.record import ModelVersion, NewVersion, Source
 
 #: How long an interpreter may take to import a framework.
 IMPORT_TIMEOUT_S: Final = 120
+#: How long a server on one of our ports may take to say what it is.
+_ANSWER_TIMEOUT_S: Final = 2.0
 #: Run by a framework's interpreter: what a worker imports, and the framework.
 _IMPORTS: Final = """
 import importlib, json, platform, sys
@@ -49,7 +53,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 def environment() -> list[Finding]:
     """Variables with our prefix that nothing reads."""
-    return [Finding("environment", "note", f"{name} is read by nothing: a slip?") for name in unknown_variables()]
+    return [Finding("environment", "note", text) for text in unknown_variables()]
 
 
 def folders(settings: Settings) -> list[Finding]:
@@ -99,24 +103,105 @@ async def database(settings: Settings) -> Finding:
     return Finding("database", "note", f"{url} has schema revision {found}, this program's is {schema.head()}: {mend}")
 
 
+async def registry(settings: Settings, folders: Iterable[Path]) -> list[Finding]:
+    """Every registered version, but those of ``folders``, which ``repository`` looks at. Nothing is written.
+
+    A registry that the first start makes, an older schema, and a database that does not answer are ``database``'s.
+    """
+    from registry.sql import SqlModelStore
+
+    if not await _is_current(settings.database):
+        return []
+    store = SqlModelStore(settings.database)
+    try:
+        await store.open()
+        versions = [version for model in await store.models() for version in model.versions]
+    except StoreError as error:
+        return [Finding("registry", "wrong", str(error))]
+    finally:
+        await store.close()
+    return [await _registered(version) for version in versions if not _is_of(version, folders)]
+
+
+async def _is_current(url: str) -> bool:
+    try:
+        return await schema.current(url) == schema.head()
+    except StoreError:
+        return False
+
+
+def _is_of(version: ModelVersion, folders: Iterable[Path]) -> bool:
+    return version.source is Source.REPOSITORY and any(map(Path(version.artifact).is_relative_to, folders))
+
+
+async def _registered(version: ModelVersion) -> Finding:
+    from gateway.lifecycle import content
+
+    subject = f"registered {version.model}:{version.number}"
+    trouble = await asyncio.to_thread(content.trouble, version)
+    if not trouble:
+        wanted = "ought to run" if version.desired else "is not to run"
+        return Finding(subject, "ok", f"{version.artifact} ({version.framework}) is what was registered, and {wanted}")
+    if version.source is Source.REPOSITORY:
+        return Finding(
+            subject, "note", f"of a model repository that is not named now, so the next start drops it: {trouble}"
+        )
+    if not version.desired:
+        return Finding(subject, "note", f"{trouble}. It is not to run, so this stops nothing")
+    unload = f"`tensorgate model unload {version.model}:{version.number}`"
+    return Finding(subject, "wrong", f"{trouble}. If it is not needed any more: {unload}")
+
+
 def ports(settings: Settings) -> list[Finding]:
-    """Whether the ports can be bound."""
-    return [_port(settings.host, key, getattr(settings, key)) for key in ("http_port", "grpc_port")]
+    """Whether the ports can be bound; one that a tensorgate has is no fault, something else there is."""
+    return [
+        _port("http_port", settings.host, settings.http_port, _who_serves_rest),
+        _port("grpc_port", settings.host, settings.grpc_port, _who_serves_grpc),
+    ]
 
 
-def _port(host: str, key: str, port: int) -> Finding:
+def _port(key: str, host: str, port: int, who: Callable[[str], str]) -> Finding:
     if port == 0:
         return Finding(key, "ok", "any free port")
+    address = endpoint(host, port)
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+        bind(host, port).close()
     except OSError as error:
+        if error.errno == errno.EADDRINUSE and who(address) == SERVER_NAME:
+            return Finding(key, "note", f"{address}: a tensorgate answers there; a second server needs another port")
+        stop = "stop what uses it, which is no tensorgate, or " if error.errno == errno.EADDRINUSE else ""
         flag = f"--{key.replace('_', '-')}"
-        text = f"{host}:{port}: {error.strerror}. If that is no tensorgate of yours, stop it, or choose with {flag}"
-        return Finding(key, "wrong", text)
-    return Finding(key, "ok", f"{host}:{port} is free")
+        return Finding(key, "wrong", f"{address}: {error.strerror}: {stop}choose with {flag}")
+    return Finding(key, "ok", f"{address} is free")
+
+
+def _who_serves_rest(address: str) -> str:
+    """The name that the server there gives; "" if it is no inference server."""
+    import httpx
+
+    try:
+        answer = httpx.get(f"http://{address}/v2", trust_env=False, timeout=_ANSWER_TIMEOUT_S).json()
+    except (httpx.HTTPError, ValueError):
+        return ""
+    return str(answer.get("name", "")) if isinstance(answer, dict) else ""
+
+
+def _who_serves_grpc(address: str) -> str:
+    import grpc
+
+    from gateway.proto import SERVICE
+    from gateway.proto.inference_pb2 import ServerMetadataRequest, ServerMetadataResponse
+
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        ask = channel.unary_unary(
+            f"/{SERVICE}/ServerMetadata",
+            request_serializer=ServerMetadataRequest.SerializeToString,
+            response_deserializer=ServerMetadataResponse.FromString,
+        )
+        try:
+            return str(ask(ServerMetadataRequest(), timeout=_ANSWER_TIMEOUT_S).name)
+        except grpc.RpcError:
+            return ""
 
 
 def framework(name: str, settings: Settings, needed: bool) -> Finding:

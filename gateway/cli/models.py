@@ -12,7 +12,7 @@ import typer
 from gateway.cli.client import AsJson, Url, connect
 from gateway.cli.errors import CommandFailed
 from gateway.cli.output import print_json, print_table, size, spinner
-from registry.names import check_name
+from registry.names import check_name, is_number
 
 app = typer.Typer(help="Models and their versions.", no_args_is_help=True)
 
@@ -20,7 +20,11 @@ DEFAULT_WAIT_S: Final = 300.0
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+]*:", re.IGNORECASE)
 
 Name = Annotated[str, typer.Argument(help="The model's name.", show_default=False)]
-Number = Annotated[int, typer.Argument(help="The version's number.", min=1, show_default=False)]
+Version = Annotated[str, typer.Argument(metavar="NAME:VERSION", help="The version, such as m:1.", show_default=False)]
+Number = Annotated[
+    int | None,
+    typer.Argument(metavar="VERSION", help="Its number, after a NAME without one.", min=1, show_default=False),
+]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until it is done.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait.", min=0.1, max=3600.0)]
 
@@ -89,28 +93,41 @@ def show(name: Name, json: AsJson = False, url: Url = None) -> None:
 
 @app.command("load")
 def load(
-    name: Name,
-    number: Number,
+    version: Version,
+    number: Number = None,
     no_wait: NoWait = False,
     timeout: Timeout = DEFAULT_WAIT_S,
     json: AsJson = False,
     url: Url = None,
 ) -> None:
     """Load a version, now and on every start."""
-    _change("load", name, number, "ready", 0.0 if no_wait else timeout, as_json=json, url=url)
+    _change("load", *_named(version, number), "ready", 0.0 if no_wait else timeout, as_json=json, url=url)
 
 
 @app.command("unload")
 def unload(
-    name: Name,
-    number: Number,
+    version: Version,
+    number: Number = None,
     no_wait: NoWait = False,
     timeout: Timeout = DEFAULT_WAIT_S,
     json: AsJson = False,
     url: Url = None,
 ) -> None:
     """Unload a version after its last request; it stays registered."""
-    _change("unload", name, number, "unloaded", 0.0 if no_wait else timeout, as_json=json, url=url)
+    _change("unload", *_named(version, number), "unloaded", 0.0 if no_wait else timeout, as_json=json, url=url)
+
+
+def _named(version: str, number: int | None) -> tuple[str, int]:
+    """Name and number, from ``NAME:VERSION`` or from two arguments. A slip is one in usage."""
+    if number is not None:
+        return version, number
+    name, _, digits = version.rpartition(":")  # the last colon: a name may hold some
+    if not (name and digits.isascii() and digits.isdigit() and len(digits) < 20 and is_number(int(digits))):
+        raise typer.BadParameter(
+            f"{version!r} names no version: give NAME:VERSION, such as {version.partition(':')[0] or 'm'}:1 "
+            "(`tensorgate model list` shows the numbers)"
+        )
+    return name, int(digits)
 
 
 def _change(verb: str, name: str, number: int, target: str, wait_s: float, *, as_json: bool, url: str | None) -> None:

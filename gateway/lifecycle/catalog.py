@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from gateway.errors import ModelNotReady, NotFound
@@ -11,6 +12,10 @@ from gateway.lifecycle.state import VersionState
 
 #: Digits of the largest number that the registry gives.
 _MAX_DIGITS: Final = 19
+#: Seconds after which to ask again for what waits for its turn: to be read, or to load.
+_TURN_S: Final = 1.0
+#: How many models or versions an error names.
+_MAX_NAMED: Final = 10
 
 
 class Catalog:
@@ -18,6 +23,7 @@ class Catalog:
 
     def __init__(self) -> None:
         self.versions: dict[str, dict[int, Served]] = {}
+        self.is_read = True  # False while a server starts: what is registered is not known yet
         self.registered: dict[str, frozenset[int]] = {}
         self.desired: frozenset[tuple[str, int]] = frozenset()  # what ought to run, whether or not it does
         self.problems: tuple[Problem, ...] = ()  # what cannot even be registered
@@ -52,7 +58,7 @@ class Catalog:
                 return served
         served = self.find(model, version)
         if served.state is not VersionState.READY:
-            raise ModelNotReady(served.not_ready_text())
+            raise served.not_ready()
         return served
 
     def find(self, model: str, version: str) -> Served:
@@ -85,17 +91,31 @@ class Catalog:
         if problem is not None:
             return ModelNotReady(f"Request for model '{model}', which cannot be served: {problem.reason}")
         if model in self.registered:
-            return ModelNotReady(f"Request for model '{model}', which has no available versions: none is loaded")
-        return NotFound(f"Request for unknown model: '{model}' is not found")
+            text = f"Request for model '{model}', which has no available versions: none is loaded"
+            waits = any(name == model for name, _ in self.desired)
+            return ModelNotReady(text, _TURN_S if waits else None)
+        if not self.is_read:
+            text = f"Request for model '{model}', and the server has yet to read its models: it starts"
+            return ModelNotReady(text, _TURN_S)
+        names = sorted(self.registered.keys() | self.versions.keys())
+        return NotFound(f"Request for unknown model: '{model}' is not found (models: {listed(names)})")
 
     def _missing_version(self, model: str, version: str) -> NotFound | ModelNotReady:
         known = self.registered.get(model, frozenset())
         if _number(version) in known:
-            return ModelNotReady(f"Request for model '{model}' version {version}, which is not loaded")
-        numbers = ", ".join(map(str, sorted(known))) or "none"
+            waits = (model, _number(version)) in self.desired
+            text = f"Request for model '{model}' version {version}, which is not loaded"
+            return ModelNotReady(text, _TURN_S if waits else None)
+        numbers = listed([str(number) for number in sorted(known)])
         return NotFound(f"Request for unknown model: '{model}' version {version} is not found (versions: {numbers})")
 
 
 def _number(version: str) -> int | None:
     """A version as a client wrote it; None for what can be no number (int() refuses thousands of digits)."""
     return int(version) if version.isascii() and version.isdigit() and len(version) <= _MAX_DIGITS else None
+
+
+def listed(names: Sequence[str]) -> str:
+    """For a text: the first ten of them, and how many there are beside those."""
+    more = len(names) - _MAX_NAMED
+    return (", ".join(names[:_MAX_NAMED]) or "none") + (f", and {more} more" if more > 0 else "")

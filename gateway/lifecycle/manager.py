@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
+import time
 import uuid
 from contextlib import suppress
 from typing import Final
@@ -15,7 +17,8 @@ from backends.errors import LoadFailed
 from backends.spec import ModelSpec, Signature
 from gateway.errors import NotFound
 from gateway.inference.validation import Validator
-from gateway.lifecycle import policy
+from gateway.lifecycle import content, policy
+from gateway.lifecycle.background import in_background
 from gateway.lifecycle.catalog import Catalog
 from gateway.lifecycle.served import Served
 from gateway.lifecycle.state import VersionState, VersionStatus, WorkerStatus
@@ -24,8 +27,7 @@ from gateway.modelconfig.spec import to_spec
 from gateway.proto.model_config_pb2 import ModelConfig
 from gateway.telemetry.statistics import ModelStatistics
 from gateway.workers.replica import NotLoaded, Replica, WorkerLimits
-from registry.artifacts import resolve
-from registry.errors import ArtifactError, StoreError
+from registry.errors import StoreError
 from registry.record import ModelVersion
 from registry.store import ModelStore
 
@@ -33,6 +35,8 @@ log = logging.getLogger("tensorgate.lifecycle")
 
 #: How long after a failure the registry is read again.
 _REGISTRY_RETRY_S: Final = 5.0
+#: What a worker gets in any case to leave in order.
+_LEAST_DRAIN_S: Final = 1.0
 
 
 class Manager:
@@ -46,13 +50,16 @@ class Manager:
         interpreters: dict[str, str],
         *,
         max_waiting: int,
+        strict_readiness: bool = True,
         max_loading: int = 2,
     ) -> None:
         self._store = store
         self.catalog = catalog
+        self.catalog.is_read = False
         self._limits = limits
         self._interpreters = interpreters
         self._max_waiting = max_waiting
+        self._strict_readiness = strict_readiness
         self._max_loading = max_loading
         self._changed = asyncio.Event()  # there may be something to do
         self._pokes = 0  # how often that was said, and
@@ -61,10 +68,11 @@ class Manager:
         self._desired: dict[policy.Key, ModelVersion] = {}
         self._required: set[str] | None = None  # models whose readiness is the server's
         self._tasks: asyncio.TaskGroup | None = None
+        self._drain_deadline = math.inf
         self._replica_tasks: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Reconcile until cancelled, then drain every worker."""
+        """Reconcile until cancelled, then drain every worker, for ``drain_timeout_s`` at most (see ``drain_by``)."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 while True:
@@ -74,6 +82,10 @@ class Manager:
                         await asyncio.wait_for(self._changed.wait(), again_s)
         finally:
             await self._stop_all()
+
+    def drain_by(self, deadline: float) -> None:
+        """When the workers have to be gone, by ``time.monotonic``: the requests may have used up most of the time."""
+        self._drain_deadline = deadline
 
     def poke(self) -> None:
         """Desired or actual state changed: look again soon."""
@@ -91,10 +103,16 @@ class Manager:
     # --- what others ask ---
 
     def ready(self) -> bool:
-        """Whether every required model (wanted at the start, or ready once) can be served."""
+        """Whether every required model (wanted at the start, or ready once) can be served.
+
+        Strictly, those that were given up count as well, and those of a repository that could not be registered.
+        """
         if self._required is None:
             return False
-        return all(self._servable(model) for model in self._required)
+        if self._strict_readiness:
+            required = self._required | {problem.name for problem in self.catalog.problems}
+            return all(map(self._servable, required))
+        return all(self._servable(model) or self._given_up(model) for model in self._required)
 
     def status(self, model: str, number: int) -> VersionStatus:
         """The version's state here; ``UNLOADED`` if it does not run."""
@@ -178,6 +196,7 @@ class Manager:
         pokes = self._pokes
         models = await self._store.models()
         self._pokes_heard = pokes
+        self.catalog.is_read = True
         self.catalog.registered = {m.name: frozenset(v.number for v in m.versions) for m in models}
         self._desired = {(m.name, v.number): v for m in models for v in m.versions if v.desired}
         self.catalog.desired = frozenset(self._desired)
@@ -222,18 +241,9 @@ class Manager:
 
     async def _verify(self, record: ModelVersion) -> None:
         """A version is immutable: nothing but the content that was registered is loaded, now or after a death."""
-        if not record.digest.startswith("sha256:") or not record.size_bytes:
-            return  # echo has no file
-        try:
-            found = await asyncio.to_thread(resolve, record.artifact)
-        except ArtifactError as error:
-            raise NotLoaded(str(error), final=True) from error
-        if found.digest != record.digest:
-            raise NotLoaded(
-                f"{record.artifact} has changed since it was registered ({record.digest} then, {found.digest} now); "
-                "a version is immutable: put the old content back, or register the new one as a new version",
-                final=True,
-            )
+        trouble = await in_background(content.trouble, record)
+        if trouble:
+            raise NotLoaded(trouble, final=True)
 
     def _changed_in(self, served: Served) -> None:
         """A replica of it changed: derive the version's state."""
@@ -286,7 +296,8 @@ class Manager:
     async def _end(self, served: Served) -> None:
         """Stop its replicas, and forget it."""
         for replica in served.replicas:
-            await replica.stop()
+            left_s = self._drain_deadline - time.monotonic()
+            await replica.stop(min(self._limits.drain_timeout_s, max(left_s, _LEAST_DRAIN_S)))
             task = self._replica_tasks.pop(replica.id, None)
             if task is not None:
                 task.cancel()
@@ -308,6 +319,11 @@ class Manager:
 
     def _servable(self, model: str) -> bool:
         return any(s.state is VersionState.READY for s in self.catalog.versions.get(model, {}).values())
+
+    def _given_up(self, model: str) -> bool:
+        wanted = [number for name, number in self._desired if name == model]
+        running = self.catalog.versions.get(model, {})
+        return all(number in running and running[number].state is VersionState.FAILED for number in wanted)
 
     def _is_settled(self, model: str, number: int) -> bool:
         if self._pokes_heard < self._pokes:

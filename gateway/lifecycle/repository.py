@@ -9,6 +9,7 @@ Nothing is written, and no model stops another: what cannot be served is a ``Pro
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -182,7 +183,10 @@ def _scan_version(folder: Path, number: int, config: ModelConfig, framework: str
     path = _model_file(place, config, framework)
     # Refuses now what a worker would refuse later, and names the field.
     to_spec(config, name=folder.name, version=number, path=str(path), framework=framework)
+    started = time.monotonic()
     artifact = resolve(str(place))
+    seconds = time.monotonic() - started
+    log.info("%s:%d (%s, %d bytes) digested in %.2f s", folder.name, number, framework, artifact.size_bytes, seconds)
     return NewVersion(
         model=folder.name,
         framework=framework,

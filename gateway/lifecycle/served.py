@@ -8,6 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from typing import Final
 
 from backends.spec import ModelSpec, Signature
 from gateway.errors import GatewayError, ModelNotReady, Overloaded
@@ -20,6 +21,10 @@ from registry.record import ModelVersion
 
 log = logging.getLogger("tensorgate.lifecycle")
 
+#: What an operator waits for the end of.
+_ON_THE_WAY: Final = (VersionState.LOADING, VersionState.RESTARTING, VersionState.DRAINING)
+#: The least seconds after which a client is told to try again.
+_LEAST_RETRY_S: Final = 1.0
 #: A place in the queue of a version.
 Ticket = int
 #: Gets the replica with room, or why there will be none.
@@ -39,7 +44,7 @@ class Served:
         self.statistics = statistics
         self.state = VersionState.LOADING
         self.reason = ""
-        self.changed_at = time.time()
+        self._since = time.monotonic()  # of the state
         self.replicas: list[Replica] = []
         self._max_waiting = max_waiting
         # OrderedDict and not dict: the oldest entry of a dict is found in O(n) after removals at its front
@@ -54,7 +59,7 @@ class Served:
     def signature(self) -> Signature:
         """What the loaded model takes and gives; there is one from the first READY on."""
         if self.validator is None:
-            raise ModelNotReady(self.not_ready_text())
+            raise self.not_ready()
         return self.validator.signature
 
     @property
@@ -67,11 +72,16 @@ class Served:
         if target is self.state:
             self.reason = reason
             return
-        self.state = transition(self.state, target)
+        after_s = time.monotonic() - self._since
+        before, self.state = self.state, transition(self.state, target)
         self.reason = reason
-        self.changed_at = time.time()
+        self._since = time.monotonic()
         (log.error if target is VersionState.FAILED else log.info)(
-            "%s is %s%s", self.label, target, f": {reason}" if reason else ""
+            "%s is %s%s%s",
+            self.label,
+            target,
+            f" after {after_s:.2f} s of {before}" if before in _ON_THE_WAY else "",
+            f": {reason}" if reason else "",
         )
         if target not in (VersionState.READY, VersionState.DRAINING):  # draining, it serves those whom it let in
             self._dismiss_waiting()
@@ -145,13 +155,22 @@ class Served:
 
     def _dismiss_waiting(self) -> None:
         while self._waiting:
-            self._waiting.popitem(last=False)[1](ModelNotReady(self.not_ready_text()))
+            self._waiting.popitem(last=False)[1](self.not_ready())
 
-    def not_ready_text(self) -> str:
-        """Why no request can be taken now."""
+    def not_ready(self) -> ModelNotReady:
+        """Why no request can be taken now, and when to try again."""
         reason = f": {self.reason}" if self.reason else ""
         model, number = self.record.model, self.record.number
-        return f"Request for model '{model}' version {number}, which is not at ready state but {self.state}{reason}"
+        text = f"Request for model '{model}' version {number}, which is not at ready state but {self.state}{reason}"
+        return ModelNotReady(text, self._retry_after_s())
+
+    def _retry_after_s(self) -> float | None:
+        """Until a replica starts next, at least a second; ``None`` if none will by itself."""
+        now = time.monotonic()
+        due = [replica.retry_at - now for replica in self.replicas if replica.retry_at]
+        on_its_way = self.state in (VersionState.LOADING, VersionState.RESTARTING)
+        tried_again = self.state is VersionState.FAILED and due
+        return max(_LEAST_RETRY_S, min(due, default=0.0)) if on_its_way or tried_again else None
 
     def _worker_status(self, replica: Replica) -> WorkerStatus:
         state = "ready" if replica.ready else "failed" if replica.failed else "starting"

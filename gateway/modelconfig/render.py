@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Any, Final, TypeVar
 
@@ -10,6 +11,7 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 
 from backends.spec import BatchingSpec, ModelSpec, Signature, TensorSpec
+from gateway.modelconfig import batching
 from gateway.modelconfig.spec import DATATYPE
 from gateway.proto import POOL
 from gateway.proto.model_config_pb2 import ModelConfig, ModelInput, ModelInstanceGroup, ModelOutput
@@ -23,8 +25,10 @@ Entry = TypeVar("Entry", ModelInput, ModelOutput)
 _INTEGERS_OF_64_BITS: Final = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
 
 
-def render(spec: ModelSpec, signature: Signature, config: ModelConfig) -> ModelConfig:
+def render(spec: ModelSpec, signature: Signature, config: ModelConfig, loaded: Iterable[int]) -> ModelConfig:
     """``config`` with everything that loading has decided: what is served, not what was asked for.
+
+    ``loaded`` are the numbers of the model's versions that are ready; they become the ``version_policy``.
 
     Clients that size their requests by the configuration (perf_analyzer) find every field they read.
     """
@@ -36,8 +40,7 @@ def render(spec: ModelSpec, signature: Signature, config: ModelConfig) -> ModelC
     full.backend = config.backend or BACKEND.get(spec.framework, spec.framework)
     full.max_batch_size = signature.max_batch_size
     full.default_model_filename = config.default_model_filename or _filename(spec)
-    if not full.version_policy.WhichOneof("policy_choice"):
-        full.version_policy.latest.num_versions = 1
+    full.version_policy.specific.versions[:] = sorted(loaded)
     given_inputs, given_outputs = {t.name: t for t in full.input}, {t.name: t for t in full.output}
     del full.input[:], full.output[:]
     for tensor in signature.inputs:
@@ -70,13 +73,10 @@ def _completed(entry: Entry, tensor: TensorSpec, batched: bool) -> Entry:
     return entry
 
 
-def _set_batching(full: ModelConfig, batching: BatchingSpec | None) -> None:
-    if batching is None:
-        full.ClearField("dynamic_batching")
-        return
-    full.dynamic_batching.SetInParent()
-    full.dynamic_batching.preferred_batch_size[:] = batching.preferred_batch_sizes
-    full.dynamic_batching.max_queue_delay_microseconds = batching.max_queue_delay_us
+def _set_batching(full: ModelConfig, spec: BatchingSpec | None) -> None:
+    full.ClearField("dynamic_batching")
+    if spec is not None:
+        batching.write(full.dynamic_batching, spec)
 
 
 def _set_instances(full: ModelConfig, spec: ModelSpec) -> None:

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Final
 
-from backends.spec import ALLOW_CODE, BatchingSpec, ModelSpec, TensorSpec
+from backends.spec import ALLOW_CODE, ModelSpec, TensorSpec
 from gateway.modelconfig import support
+from gateway.modelconfig.batching import AGEING, batching
 from gateway.modelconfig.parse import ConfigError
 from gateway.proto.model_config_pb2 import (
     DataType,
@@ -41,7 +42,6 @@ DATATYPE: Final[dict[int, str]] = {
 
 #: ``optimization.graph.level`` -> the option of that meaning; 0 is the default, all optimisations.
 _GRAPH_LEVEL: Final = {-1: "basic", 1: "extended", 2: "disable"}
-_LONGEST_DELAY_US: Final = 60_000_000
 
 _log: Final = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def to_spec(config: ModelConfig, *, name: str, version: int, path: str, framewor
         framework=framework,
         path=_artifact(config, path),
         max_batch_size=max_batch_size,
-        batching=_batching(config, max_batch_size),
+        batching=batching(config, max_batch_size),
         inputs=_tensors("input", config.input, batched=bool(max_batch_size)),
         outputs=_tensors("output", config.output, batched=bool(max_batch_size)),
         instances=instances,
@@ -124,22 +124,6 @@ def _max_batch_size(config: ModelConfig) -> int | None:
     if size == 0 and not config.input and not config.output:
         return None
     return size
-
-
-def _batching(config: ModelConfig, max_batch_size: int | None) -> BatchingSpec | None:
-    dynamic = config.dynamic_batching
-    for size in dynamic.preferred_batch_size:
-        if size < 1 or (max_batch_size is not None and size > max_batch_size):
-            limit = "1 or more" if max_batch_size is None else f"1 to max_batch_size {max_batch_size}"
-            raise ConfigError(f"dynamic_batching.preferred_batch_size holds {size}; it has to be {limit}")
-    if max_batch_size is not None and max_batch_size < 2:
-        return None
-    delay_us = dynamic.max_queue_delay_microseconds
-    if delay_us > _LONGEST_DELAY_US:
-        raise ConfigError(
-            f"dynamic_batching.max_queue_delay_microseconds is {delay_us}; it is at most {_LONGEST_DELAY_US} (a minute)"
-        )
-    return BatchingSpec(tuple(sorted(set(dynamic.preferred_batch_size))), delay_us)
 
 
 def _placement(groups: Sequence[ModelInstanceGroup]) -> tuple[int, str]:
@@ -199,7 +183,7 @@ def _artifact(config: ModelConfig, path: str) -> str:
 
 def _options(config: ModelConfig) -> dict[str, str]:
     """The backend's options: ``parameters``, and the graph optimisation level unless they hold it."""
-    options = {key: parameter.string_value for key, parameter in config.parameters.items()}
+    options = {key: parameter.string_value for key, parameter in config.parameters.items() if key != AGEING}
     if ALLOW_CODE in options:
         raise ConfigError(
             f"parameters has {ALLOW_CODE}: a model cannot allow itself to run code; take it out, and if you trust "

@@ -35,7 +35,6 @@ _IGNORED: Final = frozenset({
 #: Fields whose parts have an effect, with the parts that do; the others are ignored.
 _HONOURED_PARTS: Final = {
     "optimization": frozenset({"graph"}),
-    "dynamic_batching": frozenset({"preferred_batch_size", "max_queue_delay_microseconds"}),
 }
 _HONOURED_OF_GROUP: Final = frozenset({"name", "kind", "count", "gpus"})
 

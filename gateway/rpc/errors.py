@@ -13,6 +13,8 @@ from gateway import errors
 MAX_TEXT: Final = 2000
 #: gRPC's own word for "try again in so many milliseconds" (proposal A6); clients with a retry policy follow it.
 PUSHBACK: Final = "grpc-retry-pushback-ms"
+#: The same in whole seconds, under the name and in the form that HTTP gives it.
+RETRY_AFTER: Final = "retry-after"
 
 STATUS: Final[dict[type[errors.GatewayError], grpc.StatusCode]] = {
     errors.GatewayError: grpc.StatusCode.INTERNAL,
@@ -55,7 +57,8 @@ def text(error: errors.GatewayError) -> str:
 def trailing_metadata(error: errors.GatewayError) -> tuple[tuple[str, str], ...]:
     """Says when to try again, where the error knows."""
     if isinstance(error, errors.Unavailable) and error.retry_after_s is not None:
-        return ((PUSHBACK, str(round(error.retry_after_s * 1000))),)
+        seconds = max(1, round(error.retry_after_s))
+        return (PUSHBACK, str(round(error.retry_after_s * 1000))), (RETRY_AFTER, str(seconds))
     return ()
 
 

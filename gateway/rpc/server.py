@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import socket
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -11,6 +9,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from gateway.network import bind
 from gateway.proto import SERVICE, descriptor_set
 from gateway.rpc import health, servicer
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 #: Tensors are as large as they are: the bounds are the data plane's, not grpc's 4 MiB.
 UNLIMITED: Final = -1
 MAX_PORT: Final = 65535
-
-_log: Final = logging.getLogger(__name__)
 
 
 class RpcServer:
@@ -44,7 +41,7 @@ async def start(
 ) -> RpcServer:
     """Serve ``dataplane`` at ``address`` (``host:port``, ``[ipv6]:port`` or ``unix:path``; port 0 takes a free one).
 
-    ``max_message_bytes`` bounds one message in either direction, after decompression. Raises ``OSError`` with the mend
+    ``max_message_bytes`` bounds a request, after decompression. Raises ``OSError`` with the mend
     if the address cannot be bound.
     """
     server = grpc.aio.server(options=_options(max_message_bytes))
@@ -54,14 +51,13 @@ async def start(
     reflection.enable_server_reflection(services, server, pool=_reflection_pool())
     port = _bind(server, address)
     await server.start()
-    _log.info("gRPC on %s (port %d)", address, port)
     return RpcServer(server, port, checker)
 
 
 def _options(max_message_bytes: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", max_message_bytes),
-        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", UNLIMITED),
         # A second server on a port in use has to fail; sharing it would split the traffic silently.
         ("grpc.so_reuseport", 0),
         # A client that vanished without a word is found out after 80 s, and its requests are cancelled.
@@ -105,10 +101,7 @@ def _bind_failure(address: str) -> str:
     host, _, port = address.rpartition(":")
     reason = "the address cannot be bound"
     try:
-        family, kind, protocol, _, target = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(target)
+        bind(host, int(port)).close()
     except (OSError, ValueError) as error:
         reason = str(error)
     return (

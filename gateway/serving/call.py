@@ -81,7 +81,7 @@ class Call:
     def _send(self, replica: Replica) -> None:
         process = replica.process
         if process is None:
-            raise ModelNotReady(f"worker {replica.id} has just gone; try again")
+            raise ModelNotReady(f"worker {replica.id} has just gone; try again", retry_after_s=1.0)
         request, deadline = self._request, self._deadline
         timeout_us = max(1, (deadline - time.monotonic_ns()) // 1000) if deadline else 0
         self._channel = process.channel

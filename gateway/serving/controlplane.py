@@ -15,6 +15,7 @@ import msgspec
 from backends.errors import LoadFailed
 from backends.spec import FRAMEWORKS, Signature
 from gateway import errors
+from gateway.lifecycle.background import in_background
 from gateway.lifecycle.manager import Manager
 from gateway.lifecycle.repository import Problem, framework_of_artifact, scan
 from gateway.lifecycle.state import VersionState, WorkerStatus
@@ -23,7 +24,7 @@ from gateway.modelconfig.spec import framework_of, to_spec
 from registry import errors as registry
 from registry.artifacts import Artifact, resolve
 from registry.names import check_name, check_number
-from registry.plan import Relation, relation
+from registry.plan import Relation, differences, relation
 from registry.record import Model, ModelVersion, NewVersion, Source
 from registry.store import ModelStore
 
@@ -31,6 +32,9 @@ log = logging.getLogger("tensorgate.controlplane")
 
 #: The artifact of the echo framework, which needs none.
 ECHO: Final = "echo:"
+_ECHO_FRAMEWORK: Final = "echo"
+#: The frameworks that run an artifact.
+_RUNNERS: Final = tuple(name for name in FRAMEWORKS if name != _ECHO_FRAMEWORK)
 _NO_ARTIFACT: Final = Artifact(path="", digest="sha256:" + "0" * 64, size_bytes=0)
 
 #: What one waits for after a load, and after an unload.
@@ -156,7 +160,7 @@ class ControlPlane:
 
         Raises ``ConfigurationError`` if a folder is missing or cannot be read.
         """
-        results = [await asyncio.to_thread(scan, folder) for folder in folders]
+        results = [await in_background(scan, folder) for folder in folders]
         found = [version for result in results for version in result.versions]
         with _told():
             wanted, clashes = _without_clashes(found, await self._store.models())
@@ -227,10 +231,12 @@ async def _describe(
     if number is not None:
         check_number(name, number)
     message = from_dict(config)
+    given = framework or framework_of(message)
+    _check_framework(artifact, given)
     found = _NO_ARTIFACT if artifact == ECHO else await asyncio.to_thread(resolve, artifact)
     return NewVersion(
         model=name,
-        framework=_framework(artifact, found.path, framework or framework_of(message)),
+        framework=given or _framework(artifact, found.path),
         artifact=artifact,
         path=found.path,
         digest=found.digest,
@@ -241,18 +247,27 @@ async def _describe(
     )
 
 
-def _framework(artifact: str, path: str, given: str | None) -> str:
-    known = ", ".join(FRAMEWORKS)
+def _check_framework(artifact: str, given: str | None) -> None:
+    """Raises ``InvalidRequest`` for a framework that is not known, or that this artifact is not for."""
     if given is not None and given not in FRAMEWORKS:
-        raise errors.InvalidRequest(f"framework {given!r} is not known; one of {known} is")
-    if artifact == ECHO:
-        if given not in (None, "echo"):
-            raise errors.InvalidRequest(f"the artifact {ECHO!r} is for the framework echo only; give a file or folder")
-        return "echo"
-    framework = given or framework_of_artifact(Path(path))
+        raise errors.InvalidRequest(f"framework {given!r} is not known; one of {', '.join(FRAMEWORKS)} is")
+    if artifact == ECHO and given not in (None, _ECHO_FRAMEWORK):
+        raise errors.InvalidRequest(f"the artifact {ECHO!r} is for the framework echo only; give a file or folder")
+    if artifact != ECHO and given == _ECHO_FRAMEWORK:
+        raise errors.InvalidRequest(
+            f"artifact {artifact!r}: the framework echo runs no artifact and would ignore it; give {ECHO!r} as the "
+            "artifact (a config may name inputs and outputs), or the framework that runs this one, one of "
+            f"{', '.join(_RUNNERS)}"
+        )
+
+
+def _framework(artifact: str, path: str) -> str:
+    """As the artifact tells it. Raises ``InvalidRequest``."""
+    framework = _ECHO_FRAMEWORK if artifact == ECHO else framework_of_artifact(Path(path))
     if framework is None:
         raise errors.InvalidRequest(
-            f"artifact {artifact!r}: its framework cannot be told from its name; give framework, one of {known}"
+            f"artifact {artifact!r}: its framework cannot be told from its name; give framework, one of "
+            f"{', '.join(_RUNNERS)}"
         )
     return framework
 
@@ -273,9 +288,12 @@ def _without_clashes(found: Iterable[NewVersion], models: Iterable[Model]) -> tu
         if first is not new:
             reason = f"{first.path} has this version already: rename the model or the version's folder in {new.path}"
             problems.append(Problem(new.model, new.number, reason))
-        elif relation(other, new) is Relation.OTHER:
+        elif other is not None and relation(other, new) is Relation.OTHER:
             del wanted[new.model, new.number]
-            reason = f"{new.path} differs from the version registered under this number: rename its folder"
+            reason = (
+                f"{new.path} differs from the version registered under this number ({differences(other, new)}): "
+                "rename its folder to a free number"
+            )
             problems.append(Problem(new.model, new.number, reason))
     return list(wanted.values()), problems
 

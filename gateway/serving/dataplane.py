@@ -104,11 +104,7 @@ class DataPlane:
         """Raises ``NotFound`` or ``ModelNotReady``."""
         served = self._catalog.resolve(name, version)
         signature = served.signature
-        versions = tuple(
-            str(number)
-            for number, other in sorted(self._catalog.versions[name].items())
-            if other.state is VersionState.READY and version in ("", str(number))
-        )
+        versions = tuple(str(n) for n in self._ready_numbers(name) if version in ("", str(n)))
         return ModelMetadata(name, versions, signature.platform, signature.inputs, signature.outputs)
 
     def signature(self, name: str, version: str = "") -> Signature:
@@ -118,7 +114,7 @@ class DataPlane:
     def model_config(self, name: str, version: str = "") -> ModelConfig:
         """The completed configuration. Raises ``NotFound`` or ``ModelNotReady``."""
         served = self._catalog.resolve(name, version)
-        return render(served.spec, served.signature, served.config)
+        return render(served.spec, served.signature, served.config, self._ready_numbers(name))
 
     def statistics(self, name: str = "", version: str = "") -> list[ModelStatistics]:
         """Counters since each version was loaded: of all models, one model, or one version."""
@@ -146,6 +142,10 @@ class DataPlane:
         named = {entry.name for entry in entries}
         idle = sorted(name for name in self._catalog.registered if name not in named)
         return entries + [IndexEntry(name, "", "UNAVAILABLE", "unloaded") for name in idle]
+
+    def _ready_numbers(self, name: str) -> list[int]:
+        versions = self._catalog.versions[name].items()
+        return sorted(number for number, served in versions if served.state is VersionState.READY)
 
     # --- inference ---
 

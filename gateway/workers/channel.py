@@ -18,13 +18,23 @@ from backends.errors import InferenceFailed, InvalidInput
 from backends.messages import Answers, Cancel, Heartbeat, Infer, Refusal, Release, TensorHead, ToGateway, ToWorker
 from backends.tensor import Buffer, Tensor
 from backends.wire import FrameReader, TensorReader, TensorWriter, WireError, encode
-from gateway.errors import Cancelled, DeadlineExceeded, GatewayError, Internal, InvalidRequest, ModelFailed, WorkerDied
+from gateway.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    GatewayError,
+    Internal,
+    InvalidRequest,
+    ModelFailed,
+    Overloaded,
+    WorkerDied,
+)
 
 _REFUSALS: dict[str, type[GatewayError]] = {
     InvalidInput.kind: InvalidRequest,
     InferenceFailed.kind: ModelFailed,
     "cancelled": Cancelled,
     "deadline": DeadlineExceeded,
+    "overloaded": Overloaded,
 }
 
 

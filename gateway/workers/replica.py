@@ -73,6 +73,7 @@ class Replica:
         self.failed = False
         self.reason = ""
         self.restarts = 0
+        self.retry_at = 0.0  # when the next start is (or was) due, by time.monotonic(); 0 before the first death
         self.rss_bytes = 0
         self.started_at = 0.0
         self.process: WorkerProcess | None = None
@@ -116,15 +117,18 @@ class Replica:
             if not await self._back_off(hopeless):
                 return
 
-    async def stop(self) -> None:
-        """Drain the worker and end it; ``run`` returns. A worker that still loads is ended at once."""
+    async def stop(self, drain_timeout_s: float | None = None) -> None:
+        """Drain the worker, for the time given or that of the limits, and end it; ``run`` returns.
+
+        A worker that still loads is ended at once.
+        """
         self._stopping.set()
         self.ready = None
         loading = self._loaded is not None and self._loaded.cancel()
         if self.process is not None:
             if loading:
                 self.process.kill()
-            await self.process.drain(self._limits.drain_timeout_s)
+            await self.process.drain(drain_timeout_s or self._limits.drain_timeout_s)
 
     def kill(self) -> None:
         """End the worker the hard way; it is started again, and this death does not count."""
@@ -262,6 +266,7 @@ class Replica:
             self.reason = f"{self._budget.failures} deaths in a row, tried again every {delay:g} s; {self.reason}"
             log.error("worker %s: %s", self.id, self.reason)
             self._on_change()
+        self.retry_at = time.monotonic() + delay
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), delay)
         if self._stopping.is_set():

@@ -11,6 +11,7 @@ from support import onnx_models
 from support.clients import TRANSPORTS, floats, infer
 from support.repository import add_echo, add_onnx
 from support.server import Server, running
+from support.shell import Shell
 
 #: Takes all who ask at about the same time into one batch.
 PATIENT_BATCHER = "dynamic_batching { preferred_batch_size: [ 32 ] max_queue_delay_microseconds: 300000 }"
@@ -68,3 +69,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running(tmp_path_factory.mktemp("server"), repository) as started:
         started.wait_ready("versions/versions/2")
         yield started
+
+
+@pytest.fixture(scope="session")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A user of the command line, with a server that has no models yet."""
+    data, home = tmp_path_factory.mktemp("cli-data"), tmp_path_factory.mktemp("home")
+    with running(data) as started:
+        yield Shell(started, home, data)

@@ -39,7 +39,7 @@ def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admin]:
     add_echo(repository, "from_folder")
     (repository / "hollow").mkdir()
     data = tmp_path_factory.mktemp("admin-data")
-    with running(data, repository) as server:
+    with running(data, repository, ready=False) as server:
         client = Admin(server, (data / "admin.key").read_text().strip())
         yield client
         client.http.close()
@@ -88,9 +88,8 @@ def test_numbers_count_up_and_the_same_version_again_is_the_same(admin: Admin) -
     assert admin.register("counted").json()["version"] == 8
     again = admin.register("counted", version=7)
     assert (again.status_code, again.json()["created_at"]) == (201, first["created_at"])
-    assert "exists with another config" in problem(
-        admin.register("counted", version=7, config={"max_batch_size": 3}), 409
-    )
+    detail = problem(admin.register("counted", version=7, config={"max_batch_size": 3}), 409)
+    assert "exists and differs: config.max_batch_size is unset there and 3 here. " in detail
 
 
 def test_repository_models_are_listed_with_what_could_not_be_served(admin: Admin) -> None:
@@ -135,7 +134,8 @@ def test_a_restarted_worker_is_another_process_and_the_model_comes_back(admin: A
         ({"artifact": "echo:", "config": {"max_batch": 1}}, "max_batch"),
         ({"artifact": ""}, "artifact '' is empty"),
         ({"artifact": "/no/such/model.onnx"}, "/no/such/model.onnx does not exist"),
-        ({"artifact": __file__}, "its framework cannot be told from its name; give framework, one of echo, "),
+        ({"artifact": __file__}, "its framework cannot be told from its name; give framework, one of onnx, "),
+        ({"artifact": __file__, "framework": "echo"}, "the framework echo runs no artifact and would ignore it"),
         ({"artifact": __file__, "framework": "abacus"}, "framework 'abacus' is not known; one of echo, "),
         ([], "Expected `object"),
         (None, "the body is empty"),

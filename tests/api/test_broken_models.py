@@ -11,7 +11,7 @@ import pytest
 from support import onnx_models
 from support.clients import PROTOCOLS, TRANSPORTS, Refused, floats, infer
 from support.repository import add_echo, add_onnx
-from support.rest import index
+from support.rest import http_call, index
 from support.server import Server, running
 
 IDENTITY: Final = onnx_models.identity("FP32", ("length",))
@@ -134,3 +134,13 @@ def test_good_models_beside_broken_ones_are_served(server: Server, protocol: str
     rows = floats(0, 0, 0, 0)["x"].reshape(1, 4)
     answer = infer(protocol, server, "external_data_inside", {"x": rows})
     assert answer.outputs["y"].tolist() == [[10, 20, 30, 40]]
+
+
+def test_a_server_that_is_not_ready_names_the_models_that_are_away(tmp_path: Path) -> None:
+    add_echo(tmp_path / "models", "fine")
+    add_echo(tmp_path / "models", "stuck", options={"load_hang": "true"})
+    with running(tmp_path, tmp_path / "models", ready=False) as server:
+        server.wait_ready("fine")
+        reply = http_call(server, "GET", "/v2/health/ready")
+        assert reply.status == 400
+        assert reply.error == "not ready: stuck (POST /v2/repository/index says why)"

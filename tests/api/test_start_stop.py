@@ -123,6 +123,16 @@ def test_an_empty_repository_is_served(tmp_path: Path) -> None:
         assert http_call(server, "POST", "/v2/repository/index", b"").json == []
 
 
+def test_slips_that_stop_nothing_are_told_at_the_start(tmp_path: Path, repository: Path) -> None:
+    add_echo(repository, "parrot")
+    slips = {"TENSORGATE_DRAIN_TIMEOUT": "1", "TENSORGATE_INTERPRETERS__ONNX": "/no/such/python"}
+    with running(tmp_path, repository, ready=False, environment=slips) as server:
+        server.wait_for_log("TENSORGATE_DRAIN_TIMEOUT is read by nothing .did you mean 'TENSORGATE_DRAIN_TIMEOUT_S'")
+        server.wait_for_log("interpreters.onnx = /no/such/python does not exist or cannot be executed")
+        server.wait_ready("parrot")
+        server.wait_for_log("good:1 is failed after .*: cannot start /no/such/python")
+
+
 # --- the end ---------------------------------------------------------------------------------------------------------
 
 
@@ -257,6 +267,48 @@ def test_a_signal_while_models_load_stops_it_in_order(tmp_path: Path) -> None:
         tmp_path, tmp_path / "repository", ready=False, environment={"TENSORGATE_DRAIN_TIMEOUT_S": "1"}
     ) as server:
         server.wait(lambda: [entry["state"] for entry in index(server)] == ["LOADING"], "the model to load")
+
+
+def test_the_server_lives_and_is_not_ready_while_its_repository_is_read(tmp_path: Path, repository: Path) -> None:
+    """The digest of a model of many gigabytes takes minutes, and a liveness probe would end the server meanwhile."""
+    add_onnx(repository, "huge", onnx_models.rubbish())
+    with (repository / "huge" / "1" / "model.onnx").open("r+b") as file:
+        file.truncate(2 << 30)  # sparse: it takes no room on the disk
+    with started(tmp_path, repository) as server:
+        server.wait_until_serving()
+        assert index(server) == []
+        assert not server.is_ready()
+        server.wait_ready("good")
+
+
+def test_a_signal_while_the_repository_is_read_ends_the_server_without_reading_the_rest(
+    tmp_path: Path, repository: Path
+) -> None:
+    add_onnx(repository, "huge", onnx_models.rubbish())
+    with (repository / "huge" / "1" / "model.onnx").open("r+b") as file:
+        file.truncate(64 << 30)
+    with running(tmp_path, repository, ready=False) as server:
+        server.wait_for_log(r"good:1 \(onnx, \d+ bytes\) digested in")
+        reply = http_call(server, "GET", "/v2/models/good")
+        assert reply.status == 503
+        assert "has yet to read its models" in reply.error
+    assert "huge:1" not in server.log
+
+
+@pytest.mark.parametrize(("strict", "ready"), [("true", False), ("false", True)])
+@pytest.mark.parametrize("fault", ["artifact", "configuration"])
+def test_what_cannot_be_served_counts_for_readiness_where_that_is_strict(
+    tmp_path: Path, repository: Path, strict: str, ready: bool, fault: str
+) -> None:
+    add_onnx(repository, "broken", onnx_models.rubbish() if fault == "artifact" else IDENTITY)
+    if fault == "configuration":
+        (repository / "broken" / "config.pbtxt").write_text("no such thing {")
+    environment = {"TENSORGATE_STRICT_READINESS": strict}
+    with running(tmp_path, repository, ready=False, environment=environment) as server:
+        server.wait_ready("good")
+        server.wait_for_log(r"good:1 is ready after \d+\.\d\d s of loading")
+        server.wait(lambda: any(entry["name"] == "broken" and entry.get("reason") for entry in index(server)), "it")
+        assert server.is_ready() is ready
 
 
 # --- the next start --------------------------------------------------------------------------------------------------

@@ -18,9 +18,10 @@ import numpy.typing as npt
 import pytest
 
 from backends import loader
-from backends.batching import Pending, batch_key, join, split
+from backends.batching import Pending, batch_key
 from backends.contract import Backend
 from backends.errors import InvalidInput, LoadFailed
+from backends.rows import join, split
 from backends.spec import ITEM_SIZE, ModelSpec, TensorSpec
 from backends.tensor import NUMPY_DTYPE, from_numpy
 from support import onnx_models

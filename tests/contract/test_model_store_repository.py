@@ -78,8 +78,8 @@ async def test_clashes_with_registered_versions_are_named_and_nothing_changes(st
     await store.add_version(new("b", 2, "b"))
     with pytest.raises(VersionConflict) as caught:
         await store.sync_repository([folder("a", 1, "x"), folder("b", 2, "y"), folder("c", 1)])
-    assert "'a'" in str(caught.value)
-    assert "'b'" in str(caught.value)
+    assert "'a' exists and differs: the artifact is" in str(caught.value)
+    assert "'b' exists and differs: the artifact is" in str(caught.value)
     assert await numbers(store) == {"a": [1], "b": [2]}
     assert await store.revision() == 2
 

@@ -19,12 +19,12 @@ from support.onnx_models import build, save, value
 
 pytest.importorskip("onnxruntime", reason="pip install 'tensorgate[onnx]'")
 
-from backends.batching import split
 from backends.contract import Arrays
 from backends.errors import InferenceFailed, InvalidInput, LoadFailed
 from backends.onnx import graph, options
 from backends.onnx.backend import OnnxBackend
 from backends.onnx.signature import keeps_rows_apart
+from backends.rows import split
 from backends.spec import BatchingSpec, ModelSpec, Signature, TensorSpec
 
 FP32 = np.float32

@@ -26,9 +26,9 @@ from support.tf_models import TYPE, build
 if importlib.util.find_spec("tensorflow") is None:
     pytest.skip("pip install 'tensorgate[tf]'", allow_module_level=True)
 
-from backends.batching import split
 from backends.contract import Arrays
 from backends.errors import BackendError, InferenceFailed, InvalidInput, LoadFailed, OutOfMemory
+from backends.rows import split
 from backends.spec import BatchingSpec, ModelSpec, Signature, TensorSpec
 from backends.tensor import NUMPY_DTYPE
 from backends.tf import archive, artifact, options

@@ -20,9 +20,9 @@ pytest.importorskip("torch", reason="pip install 'tensorgate[torch]'")
 
 import torch
 
-from backends.batching import split
 from backends.contract import Arrays
 from backends.errors import InferenceFailed, InvalidInput, LoadFailed, OutOfMemory
+from backends.rows import split
 from backends.spec import BatchingSpec, ModelSpec, Signature, TensorSpec
 from backends.tensor import NUMPY_DTYPE
 from backends.torch import options

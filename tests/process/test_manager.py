@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from gateway import errors
+from gateway.lifecycle.repository import Problem
 from registry.record import Source
 from support.lifecycle import (
     CREDITS,
@@ -111,6 +112,16 @@ async def test_a_model_that_was_wanted_at_the_start_and_failed_keeps_the_server_
             await gateway.infer("bad")
         await gateway.want("bad")
         await until(gateway.manager.ready)
+
+
+async def test_what_could_not_be_registered_counts_as_what_failed_does(tmp_path: Path) -> None:
+    async with serving(tmp_path, version("m", 1), version("m", 2, load_fail="no")) as gateway:
+        await gateway.is_ready("m", 1)
+        assert (await gateway.settled("m", 2)).state is FAILED
+        gateway.catalog.problems = (Problem("m", 3, "no"),)
+        assert gateway.manager.ready()  # the model can be served
+        gateway.catalog.problems = (Problem("other", 1, "no"),)
+        assert not gateway.manager.ready()
 
 
 # --- unloading and replacing ---

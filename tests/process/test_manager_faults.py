@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from support.lifecycle import (
     version,
 )
 from support.wait import stays, until
-from support.workers import gone, shell
+from support.workers import LIMITS, gone, shell
 
 # --- failing ---
 
@@ -282,3 +283,16 @@ async def test_a_probe_that_is_not_waited_for_any_more_is_ended(tmp_path: Path) 
         with pytest.raises(asyncio.CancelledError):
             await task
         assert children() == []
+
+
+async def test_workers_get_no_more_than_what_the_requests_left_of_the_time_to_drain(tmp_path: Path) -> None:
+    limits = msgspec.structs.replace(LIMITS, drain_timeout_s=3600.0)
+    async with serving(tmp_path, version("m", 1), limits=limits) as gateway:
+        await gateway.is_ready()
+        (hanging,) = gateway.many(1, hang="true")
+        await until(lambda: gateway.catalog.versions["m"][1].replicas[0].outstanding == 1)
+        gateway.manager.drain_by(time.monotonic())
+        await gateway.stop()
+        with pytest.raises(errors.WorkerDied):
+            await hanging
+    assert children() == []

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from backends.batching import Batch, Batcher, Pending, batch_key, join, split
+from backends.batching import Batch, Batcher, Pending, batch_key
+from backends.rows import join, split
 from backends.spec import BatchingSpec
 from backends.tensor import NUMPY_DTYPE, from_numpy
 
@@ -21,12 +22,17 @@ dynamic = st.builds(
     BatchingSpec,
     preferred_batch_sizes=st.sampled_from([(), (), (4,), (2, 4), (3, 8), (10,)]),
     max_queue_delay_us=st.sampled_from([0, 10, 50, 50]),
+    priority_levels=st.sampled_from([0, 3]),
+    default_priority=st.just(2),
+    ageing_us=st.sampled_from([1, 30, 1_000_000]),
 )
-arrivals = st.tuples(st.integers(0, 4), st.sampled_from("aaaaab"), st.sampled_from([0, 0, 5, 30, 100]))
+arrivals = st.tuples(
+    st.integers(0, 4), st.sampled_from("aaaaab"), st.sampled_from([0, 0, 5, 30, 100]), st.integers(0, 4)
+)
 
 
 class BatcherMachine(RuleBasedStateMachine):
-    """``waiting`` is the model: a list in order of arrival."""
+    """``waiting`` is the model: a list in order of rank, which is that of arrival where there are no priorities."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,21 +47,31 @@ class BatcherMachine(RuleBasedStateMachine):
     def begin(self, max_batch_size: int, batching: BatchingSpec | None) -> None:
         self.batcher = Batcher(max_batch_size, batching)
         self.max_batch_size = max_batch_size
+        self.batching = batching or BatchingSpec()
         self.joins = batching is not None and max_batch_size > 1
         self.delay = batching.max_queue_delay_us * US if batching and self.joins else 0
         sizes = batching.preferred_batch_sizes if batching else ()
         self.preferred = [size for size in sizes if size <= max_batch_size]
 
     @rule(several=st.lists(arrivals, min_size=1, max_size=8))
-    def add(self, several: list[tuple[int, str, int]]) -> None:
-        for rows, key, lifetime in several:
+    def add(self, several: list[tuple[int, str, int, int]]) -> None:
+        for rows, key, lifetime, priority in several:
             self.count += 1
             request = Pending(
-                id=self.count, tensors=[], outputs=(), parameters={}, priority=0, arrived_ns=self.now,
+                id=self.count, tensors=[], outputs=(), parameters={}, priority=priority, arrived_ns=self.now,
                 deadline_ns=self.now + lifetime * US if lifetime else 0, rows=rows, key=key,
             )  # fmt: skip
             self.batcher.add(request)
             self.waiting.append(request)
+        self.waiting.sort(key=self.rank)  # stable: inside a level the order of arrival
+
+    def rank(self, request: Pending) -> tuple[int, int]:
+        levels = self.batching.priority_levels
+        level = request.priority if 0 < request.priority <= levels else self.batching.default_priority or 1
+        return request.arrived_ns + (level - 1) * self.batching.ageing_us * US, level
+
+    def oldest(self) -> int:
+        return min(request.arrived_ns for request in self.waiting)
 
     @rule(step=st.integers(0, 40))
     def pass_time(self, step: int) -> None:
@@ -74,7 +90,7 @@ class BatcherMachine(RuleBasedStateMachine):
     def expire(self) -> None:
         due = [request for request in self.waiting if request.deadline_ns and request.deadline_ns <= self.now]
         gone = self.batcher.expired(self.now)
-        assert sorted(request.id for request in gone) == [request.id for request in due]
+        assert {request.id for request in gone} == {request.id for request in due}
         assert [request.deadline_ns for request in gone] == sorted(request.deadline_ns for request in due)
         self.waiting = [request for request in self.waiting if request not in due]
 
@@ -98,11 +114,11 @@ class BatcherMachine(RuleBasedStateMachine):
         expected = max(good or prefixes, key=len)
         assert batch == expected, "the oldest, and those next in line with its key that fit"
         complete = bool(good) or len(batch) < len(same) or self.share(batch) >= limit
-        waited = self.now - head.arrived_ns >= self.delay
+        waited = self.now - self.oldest() >= self.delay
         assert complete or waited or len({request.key for request in self.waiting}) > 1, "nothing leaves too early"
 
     def check_reason_to_wait(self) -> None:
-        assert self.now - self.waiting[0].arrived_ns < self.delay
+        assert self.now - self.oldest() < self.delay
         assert len({request.key for request in self.waiting}) == 1
         assert self.share(self.waiting) < self.max_batch_size
         running = [self.share(self.waiting[: index + 1]) for index in range(len(self.waiting))]
@@ -145,7 +161,7 @@ class BatcherMachine(RuleBasedStateMachine):
             batch = self.batcher.take(self.now + self.delay)
             assert batch is not None, "after the delay everything leaves"
             left.extend(request.id for request in batch)
-        assert sorted(left) == [request.id for request in self.waiting]
+        assert sorted(left) == sorted(request.id for request in self.waiting)
 
 
 TestBatcher = BatcherMachine.TestCase

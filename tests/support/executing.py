@@ -42,7 +42,15 @@ class Scripted(Backend):
 class Worker:
     """An executor in a thread of its own; ``end`` is what ``run`` raised."""
 
-    def __init__(self, infer: Infers, *, instances: int = 1, max_batch_size: int = 0, datatype: str = "FP32") -> None:
+    def __init__(
+        self,
+        infer: Infers,
+        *,
+        instances: int = 1,
+        max_batch_size: int = 0,
+        datatype: str = "FP32",
+        batching: BatchingSpec | None = None,
+    ) -> None:
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(20)
         self._theirs = theirs
@@ -55,14 +63,14 @@ class Worker:
             (TensorSpec("x", "FP32", shape),),
             (TensorSpec("y", datatype, shape),),
             max_batch_size,
-            BatchingSpec((), 100_000) if max_batch_size else None,
+            batching or (BatchingSpec((), 100_000) if max_batch_size else None),
         )
         spec = ModelSpec("m", 1, "test", "", instances=instances)
         self.port = Port(theirs, None, self._arena)
         self.executor = Executor(self.port, Scripted(infer), spec, signature)
         self.end: BaseException | None = None
         self._frames: FrameReader[ToGateway] = FrameReader(ToGateway)
-        self._inbox: list[ToGateway] = []
+        self._inbox: list[tuple[ToGateway, bytes]] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -83,8 +91,13 @@ class Worker:
 
     def receive(self, count: int) -> list[ToGateway]:
         """The next messages."""
+        return [message for message, _ in self.receive_with_payload(count)]
+
+    def receive_with_payload(self, count: int) -> list[tuple[ToGateway, bytes]]:
+        """The next messages, each with what follows its header."""
         while len(self._inbox) < count:
-            self._inbox += [message for message, _ in self._frames.feed(self.socket.recv(1 << 16))]
+            frames = self._frames.feed(self.socket.recv(1 << 16))
+            self._inbox += [(message, bytes(payload)) for message, payload in frames]
         taken, self._inbox = self._inbox[:count], self._inbox[count:]
         return taken
 

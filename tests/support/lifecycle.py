@@ -42,7 +42,7 @@ def version(model: str, number: int, *, desired: bool = True, **options: str) ->
 class Gateway:
     """A manager at work with its registry, and the data plane in front of it."""
 
-    def __init__(self, store: SqlModelStore, limits: WorkerLimits, interpreters: dict[str, str], **given: int) -> None:
+    def __init__(self, store: SqlModelStore, limits: WorkerLimits, interpreters: dict[str, str], **given: Any) -> None:
         self.store = store
         self.catalog = Catalog()
         self.manager = Manager(store, self.catalog, limits, interpreters, **{"max_waiting": 1000, **given})

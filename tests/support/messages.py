@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from backends.messages import Answer, Answers, Infer, TensorHead, ToGateway, ToWorker
-from backends.spec import ITEM_SIZE, BatchingSpec, ModelSpec, TensorSpec
+from backends.spec import ITEM_SIZE, BatchingSpec, ModelSpec, QueuePolicy, TensorSpec
 from backends.tensor import Tensor, element_count
 
 #: What a parameter of a request may be; infinities and NaN are left out, since NaN differs from itself.
@@ -41,7 +41,23 @@ def _filled(draw: st.DrawFn, size: int) -> bytes:
     return (pattern * (size // len(pattern) + 1))[:size]
 
 
+integers = st.integers(0, 2**63 - 1)
+
 # The defaults of a msgspec struct are no values that hypothesis could use (``<factory>``), so all is given.
+st.register_type_strategy(
+    BatchingSpec,
+    st.builds(
+        BatchingSpec,
+        preferred_batch_sizes=st.lists(integers, max_size=3).map(tuple),
+        max_queue_delay_us=integers,
+        preserve_ordering=st.booleans(),
+        priority_levels=integers,
+        default_priority=integers,
+        ageing_us=integers,
+        policy=st.from_type(QueuePolicy),
+        policies=st.dictionaries(integers, st.from_type(QueuePolicy), max_size=2),
+    ),
+)
 st.register_type_strategy(
     ModelSpec,
     st.builds(

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.batching import Batcher, Pending, batch_key, decide, join, split
+from backends.batching import Batcher, Pending, batch_key, decide
 from backends.errors import InferenceFailed, InvalidInput, LoadFailed
+from backends.rows import join, split
 from backends.spec import BatchingSpec, ModelSpec, TensorSpec
 from backends.tensor import Tensor, from_numpy
 

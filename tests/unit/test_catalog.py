@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -14,6 +15,7 @@ from gateway.lifecycle.served import Served
 from gateway.lifecycle.state import VersionState
 from gateway.proto.model_config_pb2 import ModelConfig
 from gateway.telemetry.statistics import ModelStatistics
+from gateway.workers.replica import Replica, WorkerLimits
 from registry.record import ModelVersion, Source
 
 WAY = {
@@ -114,6 +116,24 @@ def test_an_unknown_model_is_not_found_whatever_the_version(model: str, version:
         catalog(served("m", 1)).resolve(model, version)
 
 
+def test_an_unknown_model_is_told_which_models_there_are_and_of_many_the_first_ten() -> None:
+    made = catalog(served("b", 1), served("a", 1))
+    made.registered["idle"] = frozenset({1})
+    with pytest.raises(NotFound, match=r"'other' is not found \(models: a, b, idle\)$"):
+        made.resolve("other", "")
+    with pytest.raises(NotFound, match=r"\(models: none\)$"):
+        catalog().resolve("other", "")
+    many = catalog(*(served(f"m{number:02}", 1) for number in range(12)))
+    with pytest.raises(NotFound, match=r"\(models: m00, .*, m09, and 2 more\)$"):
+        many.resolve("other", "")
+
+
+def test_of_many_versions_the_first_ten_are_named() -> None:
+    many = catalog(*(served("m", number) for number in range(1, 14)))
+    with pytest.raises(NotFound, match=r"\(versions: 1, 2, .*, 10, and 3 more\)$"):
+        many.resolve("m", "99")
+
+
 def test_what_is_registered_and_not_loaded_is_not_ready_and_what_is_not_registered_is_not_found() -> None:
     made = catalog(served("m", 1))
     made.registered = {"m": frozenset({1, 2}), "idle": frozenset({7})}
@@ -161,3 +181,54 @@ def test_a_model_that_could_not_even_be_registered_says_why() -> None:
 async def test_an_unloaded_version_has_no_signature() -> None:
     with pytest.raises(ModelNotReady, match="'m' version 1"):
         _ = served("m", 1, VersionState.LOADING).signature
+
+
+def test_while_a_server_starts_an_unknown_model_may_yet_come() -> None:
+    made = catalog(served("m", 1))
+    made.is_read = False
+    with pytest.raises(ModelNotReady, match="'other', and the server has yet to read its models"):
+        made.resolve("other", "")
+    assert made.resolve("m", "").record.number == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "due_in_s", "at_least", "at_most"),
+    [
+        (VersionState.LOADING, None, 1, 1),
+        (VersionState.RESTARTING, None, 1, 1),
+        (VersionState.RESTARTING, -5, 1, 1),
+        (VersionState.RESTARTING, 6.4, 1, 6.4),
+        (VersionState.FAILED, 30, 1, 30),
+        (VersionState.FAILED, None, None, None),
+        (VersionState.DRAINING, 30, None, None),
+    ],
+)
+def test_a_version_that_will_be_tried_again_says_when(
+    state: VersionState, due_in_s: float | None, at_least: float | None, at_most: float | None
+) -> None:
+    version = served("m", 1, state)
+    replica = Replica("m:1-0", version.spec, "python", WorkerLimits(), lambda: None)
+    replica.retry_at = 0.0 if due_in_s is None else time.monotonic() + due_in_s
+    version.replicas.append(replica)
+    for number in ("", "1"):
+        with pytest.raises(ModelNotReady) as caught:
+            catalog(version).resolve("m", number)
+        after = caught.value.retry_after_s
+        if at_least is None or at_most is None:
+            assert after is None
+        else:
+            assert after is not None
+            assert at_least <= after <= at_most
+
+
+@pytest.mark.parametrize(("desired", "after"), [({("m", 2), ("idle", 7)}, 1.0), (set(), None)])
+def test_what_waits_for_its_turn_can_be_asked_again_and_what_is_unloaded_not(
+    desired: set[tuple[str, int]], after: float | None
+) -> None:
+    made = catalog(served("m", 1))
+    made.registered = {"m": frozenset({1, 2}), "idle": frozenset({7})}
+    made.desired = frozenset(desired)
+    for model, number in (("m", "2"), ("idle", "")):
+        with pytest.raises(ModelNotReady) as caught:
+            made.resolve(model, number)
+        assert caught.value.retry_after_s == after

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
-from backends.spec import BatchingSpec, ModelSpec, Signature, TensorSpec
+from backends.spec import BatchingSpec, ModelSpec, QueuePolicy, Signature, TensorSpec
 from gateway.modelconfig.parse import from_dict, parse
 from gateway.modelconfig.render import render, to_json
 from gateway.modelconfig.spec import to_spec
@@ -25,7 +26,7 @@ PLAIN = Signature("onnxruntime_onnx", (TensorSpec("a", "FP32", (1, 16)),), (Tens
 
 
 def rendered(spec: ModelSpec, signature: Signature, text: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(to_json(render(spec, signature, parse(text, "pbtxt"))))
+    found: dict[str, Any] = json.loads(to_json(render(spec, signature, parse(text, "pbtxt"), (3, 1))))
     return found
 
 
@@ -40,7 +41,7 @@ def test_an_automatic_configuration_is_completed() -> None:
     assert [(e["name"], e["data_type"], e["dims"]) for e in found["output"]] == [("b", "TYPE_INT64", [-1, 2])]
     assert found["dynamic_batching"]["preferred_batch_size"] == [4]
     assert found["dynamic_batching"]["max_queue_delay_microseconds"] == 100
-    assert found["version_policy"] == {"latest": {"num_versions": 1}}
+    assert found["version_policy"] == {"specific": {"versions": [1, 3]}}
     assert found["default_model_filename"] == "model.onnx"
     assert found["parameters"] == {"threads": {"string_value": "1"}}
     assert found["model_transaction_policy"] == {"decoupled": False}
@@ -77,14 +78,18 @@ def test_what_the_author_said_beyond_the_signature_is_kept() -> None:
     text = """
         input { name: "a" data_type: TYPE_FP32 dims: 99 format: FORMAT_NCHW }
         output { name: "b" label_filename: "labels.txt" }
-        version_policy { specific { versions: [ 1, 3 ] } }
         metric_tags { key: "team" value: "vision" }
     """
     found = rendered(SPEC, BATCHED, text)
     assert (found["input"][0]["format"], found["input"][0]["dims"]) == ("FORMAT_NCHW", [16])
     assert found["output"][0]["label_filename"] == "labels.txt"
-    assert found["version_policy"] == {"specific": {"versions": [1, 3]}}
     assert found["metric_tags"] == {"team": "vision"}
+
+
+@pytest.mark.parametrize("declared", ["", "all {}", "latest { num_versions: 2 }", "specific { versions: 9 }"])
+def test_the_version_policy_names_the_versions_that_are_loaded_whatever_was_declared(declared: str) -> None:
+    found = rendered(SPEC, PLAIN, f"version_policy {{ {declared} }}")
+    assert found["version_policy"] == {"specific": {"versions": [1, 3]}}
 
 
 def test_a_cache_that_does_not_exist_is_not_shown() -> None:
@@ -94,13 +99,13 @@ def test_a_cache_that_does_not_exist_is_not_shown() -> None:
 def test_the_declared_configuration_is_not_changed() -> None:
     config = parse('max_batch_size: 8 input { name: "a" data_type: TYPE_FP32 dims: 99 }', "pbtxt")
     before = config.SerializeToString(deterministic=True)
-    render(SPEC, BATCHED, config)
+    render(SPEC, BATCHED, config, (3,))
     assert config.SerializeToString(deterministic=True) == before
 
 
 @pytest.mark.parametrize("signature", [BATCHED, PLAIN], ids=["batched", "plain"])
 def test_the_completed_configuration_means_what_is_served(signature: Signature) -> None:
-    full = render(SPEC, signature, ModelConfig())
+    full = render(SPEC, signature, ModelConfig(), (3,))
     again = from_dict(json.loads(to_json(full)))
     assert again == full
     spec = to_spec(again, name="m", version=3, path="models/m/3", framework="onnx")
@@ -110,10 +115,8 @@ def test_the_completed_configuration_means_what_is_served(signature: Signature) 
 
 
 def test_numbers_of_64_bits_are_numbers_at_every_depth() -> None:
-    text = """
-        model_warmup { inputs { key: "a" value { dims: [ 16 ] } } }
-        dynamic_batching { priority_queue_policy { key: 1 value { default_timeout_microseconds: 5 } } }
-    """
-    found = rendered(SPEC, BATCHED, text)
+    text = 'model_warmup { inputs { key: "a" value { dims: [ 16 ] } } }'
+    rules = BatchingSpec(priority_levels=1, default_priority=1, policies={1: QueuePolicy(timeout_us=5)})
+    found = rendered(SPEC, msgspec.structs.replace(BATCHED, batching=rules), text)
     assert found["model_warmup"][0]["inputs"]["a"]["dims"] == [16]
     assert found["dynamic_batching"]["priority_queue_policy"]["1"]["default_timeout_microseconds"] == 5

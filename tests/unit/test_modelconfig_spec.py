@@ -158,7 +158,6 @@ def test_what_changes_no_answer_is_ignored_and_said(caplog: pytest.LogCaptureFix
     text = """
         runtime: "x" response_cache { enable: true } metric_tags { key: "a" value: "b" }
         model_warmup { name: "w" } optimization { graph { } cuda { graphs: true } }
-        dynamic_batching { preserve_ordering: true priority_levels: 2 }
         instance_group { count: 1 gpus: 1 rate_limiter { } }
     """
     with caplog.at_level(logging.WARNING):
@@ -167,7 +166,6 @@ def test_what_changes_no_answer_is_ignored_and_said(caplog: pytest.LogCaptureFix
     (message, *_) = caplog.messages
     for field in (
         "runtime", "response_cache", "metric_tags", "model_warmup", "optimization.cuda",
-        "dynamic_batching.preserve_ordering", "dynamic_batching.priority_levels",
         "instance_group.rate_limiter", "instance_group.gpus without KIND_GPU",
     ):  # fmt: skip
         assert field in message

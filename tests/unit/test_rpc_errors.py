@@ -51,8 +51,10 @@ def test_codes(error: errors.GatewayError, code: grpc.StatusCode) -> None:
 def test_an_error_that_knows_when_to_try_again_says_so() -> None:
     busy = errors.Overloaded("x")
     busy.retry_after_s = 0.25
-    assert trailing_metadata(busy) == (("grpc-retry-pushback-ms", "250"),)
-    assert trailing_metadata(errors.WorkerDied("x")) == (("grpc-retry-pushback-ms", "1000"),)
+    assert trailing_metadata(busy) == (("grpc-retry-pushback-ms", "250"), ("retry-after", "1"))
+    busy.retry_after_s = 6.4
+    assert trailing_metadata(busy) == (("grpc-retry-pushback-ms", "6400"), ("retry-after", "6"))
+    assert dict(trailing_metadata(errors.WorkerDied("x"))) == {"grpc-retry-pushback-ms": "1000", "retry-after": "1"}
     assert trailing_metadata(errors.ModelNotReady("x")) == ()
     assert trailing_metadata(errors.NotFound("x")) == ()
 

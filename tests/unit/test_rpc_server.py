@@ -241,6 +241,17 @@ async def test_a_bound_on_messages_can_be_set(plane: Plane) -> None:
         await running.stop()
 
 
+async def test_a_bound_on_requests_is_none_on_answers(plane: Plane) -> None:
+    running = await rpc_server.start(cast(DataPlane, plane), "127.0.0.1:0", max_message_bytes=1)
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as opened:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(opened)
+            metadata = await stub.ServerMetadata(service_pb2.ServerMetadataRequest())
+        assert metadata.ByteSize() > 1
+    finally:
+        await running.stop()
+
+
 @pytest.mark.parametrize(
     ("timeout_s", "parameter_us", "low", "high"),
     # grpc rounds a deadline up on the wire, by at most a second here

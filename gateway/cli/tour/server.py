@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +16,7 @@ import httpx
 import msgspec
 
 from gateway.cli.errors import CommandFailed
+from gateway.network import bind, endpoint
 from gateway.settings import Settings
 
 LOG_NAME: Final = "server.log"
@@ -50,8 +50,8 @@ def running(settings: Settings, config: Path | None) -> Iterator[Server]:
             stderr=log,
             start_new_session=True,
         )
-    url = f"http://{_bracketed(settings.host)}:{settings.http_port}"
-    server = Server(url, f"{_bracketed(settings.host)}:{settings.grpc_port}", log_file, process)
+    url = f"http://{endpoint(settings.host, settings.http_port)}"
+    server = Server(url, endpoint(settings.host, settings.grpc_port), log_file, process)
     try:
         _wait_live(server)
         yield server
@@ -62,13 +62,7 @@ def running(settings: Settings, config: Path | None) -> Iterator[Server]:
 def free_port(host: str, preferred: int) -> int:
     """``preferred`` if nothing uses it, or else any free one."""
     for port in (preferred, 0):
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(address)
-            except OSError:
-                continue  # in use: the next one is any
+        with suppress(OSError), bind(host, port) as probe:  # in use: the next one is any
             return int(probe.getsockname()[1])
     raise CommandFailed(f"no port of {host} can be bound: is the address this machine's?")
 
@@ -106,7 +100,3 @@ def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:
 
 def _tail(path: Path) -> str:
     return "\n".join(path.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

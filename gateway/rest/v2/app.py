@@ -16,6 +16,7 @@ import msgspec
 
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.inference.request import InferRequest
+from gateway.lifecycle.catalog import listed
 from gateway.modelconfig.render import to_json
 from gateway.rest.answer import (
     JSON,
@@ -153,7 +154,9 @@ class V2App:
         return _health(self._dataplane.live(), "not live")
 
     def _ready(self, request: Request) -> Answer:
-        return _health(self._dataplane.ready(), "not ready")
+        if self._dataplane.ready():
+            return _health(True, "")
+        return _health(False, _not_ready_text(self._dataplane.index()))
 
     def _model_ready(self, request: Request) -> Answer:
         return _health(self._dataplane.model_ready(request.model, request.version), "Model version not ready")
@@ -235,6 +238,16 @@ def _metadata_json(metadata: ModelMetadata) -> dict[str, Any]:
         "inputs": tensors(metadata.inputs),
         "outputs": tensors(metadata.outputs),
     }
+
+
+def _not_ready_text(index: list[IndexEntry]) -> str:
+    """Names the models that are away: those of which no version is ready, or else those that miss one."""
+    ready = {entry.name for entry in index if entry.state == "READY"}
+    away = {entry.name for entry in index if entry.state != "READY" and (entry.version or entry.reason != "unloaded")}
+    names = sorted(away - ready) or sorted(away)
+    if not names:
+        return "not ready"  # it starts, or stops
+    return f"not ready: {listed(names)} (POST /v2/repository/index says why)"
 
 
 def _health(good: bool, text: str) -> Answer:

@@ -985,8 +985,8 @@ def test_nothing_is_printed_or_written_at_home_and_no_other_framework_is_importe
 def test_a_real_savedmodel_answers_as_its_tflite_twin() -> None:
     """basic-pitch, saved by an old Keras with its optimiser, which ``tf.saved_model.load`` cannot load any more.
 
-    Both sum in the order that suits the processor, and the logarithm of an almost silent bin makes much of the last bits
-    of float32: up to 2e-3 of a probability in one place of ten thousand. Hence a bound for each, and a finer mean.
+    Both sum in the order that suits the processor, and the logarithm of an almost silent bin makes much of the last
+    bits of float32: up to 2e-3 of a probability in one place of ten thousand. Hence a bound, and a finer mean.
     """
     package = importlib.util.find_spec("basic_pitch")
     if package is None or package.origin is None:

@@ -86,6 +86,7 @@ class Request(NamedTuple):
     id: str = ""
     timeout_us: int | None = None
     parameters: dict[str, Any] | None = None
+    priority: int = 0
     compression: str | None = None
 
 
@@ -188,6 +189,8 @@ def typed_message(request: Request) -> Any:
     for name, value in (request.parameters or {}).items():
         kind = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}[type(value)]
         setattr(message.parameters[name], kind, value)
+    if request.priority:
+        message.parameters["priority"].int64_param = request.priority
     if request.timeout_us is not None:
         message.parameters["timeout"].int64_param = request.timeout_us
     return message
@@ -198,6 +201,7 @@ def _common(request: Request) -> dict[str, Any]:
         "model_version": request.version,
         "request_id": request.id,
         "timeout": request.timeout_us,
+        "priority": request.priority,
         "parameters": request.parameters,
     }
 

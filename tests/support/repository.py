@@ -27,6 +27,7 @@ def add_echo(
     max_batch_size: int = 0,
     instances: int = 1,
     options: Mapping[str, str] | None = None,
+    config: str = "",
 ) -> Path:
     """Put a model into the repository that answers ``x`` as ``y``, and does what a request's parameters tell it to
     (see ``backends/echo.py``); the folder of its version."""
@@ -43,5 +44,5 @@ def add_echo(
         f'output {{ name: "y" {tensor} }}',
         *(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()),
     ]
-    (folder.parent / "config.pbtxt").write_text("\n".join(lines))
+    (folder.parent / "config.pbtxt").write_text("\n".join([*lines, config]))
     return folder

@@ -72,6 +72,24 @@ class BatchingSpec(msgspec.Struct, frozen=True):
         return self.priority_levels > 1 or any(policy != QueuePolicy() for policy in policies)
 
 
+class WarmupInput(msgspec.Struct, frozen=True):
+    """One input of a sample, with its full shape: zeros, random numbers, or the bytes of ``file`` (a plain name)."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    random: bool = False
+    file: str = ""
+
+
+class Warmup(msgspec.Struct, frozen=True):
+    """A sample that a worker runs ``count`` times before it is ready."""
+
+    name: str
+    inputs: tuple[WarmupInput, ...]
+    count: int = 1
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """Everything a worker needs to load one version of a model.
 
@@ -91,6 +109,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     instances: int = 1
     device: str = "cpu"
     options: dict[str, str] = {}
+    warmup: tuple[Warmup, ...] = ()
 
 
 class Signature(msgspec.Struct, frozen=True):

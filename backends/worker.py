@@ -28,6 +28,7 @@ from backends.loader import create
 from backends.messages import PROTOCOL_VERSION, Drain, Drained, Failed, Heartbeat, Hello, Load, Ready
 from backends.port import Disconnected, Port, sendable
 from backends.spec import Signature
+from backends.warmup import warm_up
 from backends.wire import WireError
 
 EXIT_DRAINED, EXIT_NOT_LOADED, EXIT_NO_GATEWAY, EXIT_RUBBISH = 0, 3, 4, 5
@@ -103,6 +104,7 @@ def _serve(port: Port) -> int:
     try:
         backend = create(load.spec.framework)
         signature = backend.load(load.spec)
+        warm_up(backend, load.spec, signature)
     except LoadFailed as error:
         return _not_loaded(port, error.kind, str(error))
     except (Exception, SystemExit) as error:  # a framework may raise anything: the operator sees all of it in the log

@@ -12,7 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from backends.spec import BatchingSpec, ModelSpec, Signature, TensorSpec
 from gateway.modelconfig import batching
-from gateway.modelconfig.spec import DATATYPE
+from gateway.modelconfig.types import DATATYPE
 from gateway.proto import POOL
 from gateway.proto.model_config_pb2 import ModelConfig, ModelInput, ModelInstanceGroup, ModelOutput
 

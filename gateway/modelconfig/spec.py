@@ -16,6 +16,8 @@ from backends.spec import ALLOW_CODE, ModelSpec, TensorSpec
 from gateway.modelconfig import support
 from gateway.modelconfig.batching import AGEING, batching
 from gateway.modelconfig.parse import ConfigError
+from gateway.modelconfig.types import DATATYPE
+from gateway.modelconfig.warmup import warmups
 from gateway.proto.model_config_pb2 import (
     DataType,
     ModelConfig,
@@ -32,13 +34,6 @@ FRAMEWORK: Final[dict[str, str]] = {
     "tensorrtllm": "trtllm", "trtllm": "trtllm",
     "echo": "echo",
 }  # fmt: skip
-
-#: Data type of a config -> datatype of the protocol.
-DATATYPE: Final[dict[int, str]] = {
-    number: "BYTES" if name == "TYPE_STRING" else name.removeprefix("TYPE_")
-    for name, number in DataType.items()
-    if name != "TYPE_INVALID"
-}
 
 #: ``optimization.graph.level`` -> the option of that meaning; 0 is the default, all optimisations.
 _GRAPH_LEVEL: Final = {-1: "basic", 1: "extended", 2: "disable"}
@@ -73,6 +68,7 @@ def to_spec(config: ModelConfig, *, name: str, version: int, path: str, framewor
         instances=instances,
         device=device,
         options=_options(config),
+        warmup=warmups(config, max_batch_size),
     )
 
 

@@ -30,7 +30,7 @@ _REFUSED_OF_TENSOR: Final[tuple[tuple[str, Callable[[ModelInput | ModelOutput], 
 )
 
 _IGNORED: Final = frozenset({
-    "runtime", "cc_model_filenames", "metric_tags", "model_warmup", "response_cache", "model_metrics",
+    "runtime", "cc_model_filenames", "metric_tags", "response_cache", "model_metrics",
 })  # fmt: skip
 #: Fields whose parts have an effect, with the parts that do; the others are ignored.
 _HONOURED_PARTS: Final = {

@@ -157,7 +157,7 @@ def test_what_cannot_be_served_is_refused_by_its_field(text: str, said: list[str
 def test_what_changes_no_answer_is_ignored_and_said(caplog: pytest.LogCaptureFixture) -> None:
     text = """
         runtime: "x" response_cache { enable: true } metric_tags { key: "a" value: "b" }
-        model_warmup { name: "w" } optimization { graph { } cuda { graphs: true } }
+        optimization { graph { } cuda { graphs: true } }
         instance_group { count: 1 gpus: 1 rate_limiter { } }
     """
     with caplog.at_level(logging.WARNING):
@@ -165,7 +165,7 @@ def test_what_changes_no_answer_is_ignored_and_said(caplog: pytest.LogCaptureFix
     assert found == spec("")
     (message, *_) = caplog.messages
     for field in (
-        "runtime", "response_cache", "metric_tags", "model_warmup", "optimization.cuda",
+        "runtime", "response_cache", "metric_tags", "optimization.cuda",
         "instance_group.rate_limiter", "instance_group.gpus without KIND_GPU",
     ):  # fmt: skip
         assert field in message

@@ -21,6 +21,7 @@ from gateway.network import bind, endpoint
 from gateway.serving.dataplane import SERVER_NAME
 from gateway.serving.keys import read_admin_key
 from gateway.settings import ConfigurationError, Settings, hide_password, sqlite_file, unknown_variables
+from gateway.workers.interpreter import command
 from registry import schema
 from registry.errors import StoreError
 from registry.record import ModelVersion, NewVersion, Source
@@ -210,7 +211,7 @@ def framework(name: str, settings: Settings, needed: bool) -> Finding:
     subject, package = f"framework {name}", package_of(name)
     worker, error = _imports(interpreter, ["msgspec", "numpy", "backends.worker"])
     if error:
-        mend = "install tensorgate into that interpreter's environment, or mend interpreters." + name
+        mend = f"install numpy and msgspec for that interpreter (Python 3.11 or newer), or mend interpreters.{name}"
         return Finding(subject, "wrong", f"{interpreter} cannot run workers: {error}. {mend}")
     found, error = _imports(interpreter, [package]) if package else (worker, "")
     if error:
@@ -223,9 +224,14 @@ def framework(name: str, settings: Settings, needed: bool) -> Finding:
 def _imports(interpreter: str, modules: list[str]) -> tuple[dict[str, str], str]:
     """What the interpreter says after importing ``modules``, and what was wrong ("" if nothing)."""
     # As a worker starts: without the working folder in the path.
-    command = [interpreter, "-P", "-c", _IMPORTS, *modules]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            [*command(interpreter, _IMPORTS), *modules],
+            capture_output=True,
+            text=True,
+            timeout=IMPORT_TIMEOUT_S,
+            check=False,
+        )
         found: dict[str, str] = json.loads(done.stdout.strip().rpartition("\n")[2])
     except OSError as error:
         return {}, f"it cannot be started ({error.strerror})"

@@ -17,6 +17,7 @@ from typing import Final
 from backends import arena
 from backends.messages import Drain, ToGateway
 from gateway.workers.channel import Channel
+from gateway.workers.interpreter import worker_command
 from gateway.workers.output import Output
 
 log = logging.getLogger("tensorgate.worker")
@@ -168,7 +169,7 @@ def _pipe() -> tuple[io.FileIO, int]:
 async def _spawn(interpreter: str, fds: tuple[int, ...], output: int, device: str) -> asyncio.subprocess.Process:
     channel, requests, responses = map(str, fds)
     return await asyncio.create_subprocess_exec(
-        interpreter, "-P", "-m", "backends.worker",
+        *worker_command(interpreter),
         "--channel-fd", channel, "--request-arena-fd", requests, "--response-arena-fd", responses,
         "--parent", str(os.getpid()),
         stdin=asyncio.subprocess.DEVNULL,

@@ -12,9 +12,10 @@ from typing import Any, Final
 from backends.contract import Arrays, Backend
 from backends.errors import InferenceFailed, InvalidInput
 from backends.onnx import artifact, external, options
-from backends.onnx.session import import_onnxruntime, open_session, run_options, text_of
+from backends.onnx.session import check_device, import_onnxruntime, open_session, run_options, text_of
 from backends.onnx.signature import describe
 from backends.onnx.tensors import bf16_from_ort, bf16_to_ort, decode_strings, encode_strings
+from backends.options import usable_cores
 from backends.spec import ModelSpec, Signature
 
 #: How onnxruntime's errors about a request begin; a run with IO binding raises them without their class.
@@ -36,12 +37,13 @@ class OnnxBackend(Backend):
         self._is_plain = False
 
     def load(self, spec: ModelSpec) -> Signature:
-        """Raises ``LoadFailed``: no model, half a model, data outside its folder, a wrong option or declaration."""
-        chosen = options.parse(spec, options.usable_cores())
+        """Raises ``LoadFailed``: no model or half of one, data outside its folder, a wrong option or declaration."""
+        chosen = options.parse(spec, usable_cores())
         model = artifact.locate(Path(spec.path))
         facts = artifact.inspect(model)
         external.check(model, facts.external)
         self._ort = import_onnxruntime()
+        check_device(self._ort, spec.device)
         providers = options.choose_providers(chosen.providers, spec.device, self._ort.get_available_providers())
         session = open_session(self._ort, model, chosen, providers)
         signature = describe(spec, session, facts)

@@ -11,7 +11,7 @@
 ``enable_mem_arena``          keep freed memory for the next run (default on)
 ``enable_mem_pattern``        plan the memory of a run by its shapes (default on)
 ``execution_providers``       in order of preference, with commas: ``cuda``, ``tensorrt``, ``openvino``, ``cpu``, or
-                              names of onnxruntime. Absent: CUDA on a CUDA device where it is installed, or else CPU
+                              names of onnxruntime. Absent: CUDA on a CUDA device, or else CPU
 ``gpu_mem_limit``, ``arena_extend_strategy``, ``cudnn_conv_algo_search``, ``do_copy_in_default_stream``
                               of the CUDA provider, with Triton's values; without effect on the CPU
 ``session.disable_prepacking``, ``session.set_denormal_as_zero``, ``session.use_device_allocator_for_initializers``
@@ -27,13 +27,14 @@ whatever begins with ``TRITON_``, which Triton keeps for itself. Anything else i
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
+from backends.devices import wants_cuda
 from backends.errors import LoadFailed
+from backends.options import Reader, Table, names, number, one_of, switch, thread_count, threads_of_one, words
 from backends.spec import ModelSpec
 
 _SHORT_NAMES: Final = {
@@ -50,9 +51,6 @@ _INSTALL: Final = {
     TENSORRT: "pip install onnxruntime-gpu tensorrt",
     _SHORT_NAMES["openvino"]: "pip install onnxruntime-openvino",
 }
-_MAX_THREADS: Final = 1024
-_WITHOUT_EFFECT: Final = ("share_session_between_instances",)
-_OF_TRITON: Final = "TRITON_"
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -70,21 +68,18 @@ class Options(msgspec.Struct, frozen=True):
     run: dict[str, str] = {}
 
 
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def parse(spec: ModelSpec, cores: int) -> Options:
     """Raises ``LoadFailed`` that names the option and what it accepts."""
-    values = {name: _value(name, text) for name, text in spec.options.items() if not _is_without_effect(name)}
-    share = max(1, cores // max(spec.instances, 1))
+    values = _TABLE.read(spec.options)
+    intra_op, inter_op = (
+        threads_of_one(values.get(f"{kind}_op_thread_count", 0), cores, spec.instances) for kind in ("intra", "inter")
+    )
     parallel = values.get("execution_mode", False)
     spinning = "1" if values.get("allow_spinning", False) else "0"
     session = {name: value for name, value in values.items() if name.startswith("session.")}
     return Options(
-        intra_op_threads=values.get("intra_op_thread_count") or share,
-        inter_op_threads=(values.get("inter_op_thread_count") or share) if parallel else 1,
+        intra_op_threads=intra_op,
+        inter_op_threads=inter_op if parallel else 1,
         parallel=parallel,
         level=values.get("graph_optimization_level", "ORT_ENABLE_ALL"),
         mem_arena=values.get("enable_mem_arena", True),
@@ -105,17 +100,16 @@ def parse(spec: ModelSpec, cores: int) -> Options:
 def choose_providers(asked: Sequence[str], device: str, available: Sequence[str]) -> list[str]:
     """Execution providers in order of preference, the CPU last: it takes the operators that the others lack.
 
-    Raises ``LoadFailed`` for one that was asked for by name and is not available.
+    Raises ``LoadFailed`` for one that is wanted and not available.
     """
-    for name in asked:
+    chosen = list(dict.fromkeys(asked)) or ([CUDA] if wants_cuda(device) else [])
+    for name in chosen:
         if name not in available:
-            install = f"; {_INSTALL[name]}" if name in _INSTALL else ""
+            install = f": {_INSTALL[name]}" if name in _INSTALL else ": name one that it has"
             raise LoadFailed(
                 f"execution provider {name} is not part of this onnxruntime, which has {', '.join(available)}{install}"
             )
-    chosen = list(dict.fromkeys(asked))
-    wants_cuda = device.startswith("cuda") if not chosen else chosen == [TENSORRT]
-    if wants_cuda and CUDA in available:
+    if chosen == [TENSORRT] and CUDA in available:
         chosen.append(CUDA)
     return [*(name for name in chosen if name != CPU), CPU]
 
@@ -123,60 +117,17 @@ def choose_providers(asked: Sequence[str], device: str, available: Sequence[str]
 # --- values --------------------------------------------------------------------------------------------------------
 
 
-def _is_without_effect(name: str) -> bool:
-    return name in _WITHOUT_EFFECT or name.startswith(_OF_TRITON)
+def _providers(text: str) -> tuple[str, ...]:
+    return tuple(_SHORT_NAMES.get(name.lower(), name) for name in _provider_names(text))
 
 
-def _value(name: str, text: str) -> Any:
-    read = _OPTIONS.get(name)
-    if read is None:
-        raise LoadFailed(f"the onnx backend has no option {name!r}; it takes {', '.join(_OPTIONS)}")
-    try:
-        return read(text.strip())
-    except ValueError as error:
-        raise LoadFailed(f"option {name} is {text!r}; it takes {error}") from error
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) > _MAX_THREADS:
-        raise ValueError(f"a number of threads up to {_MAX_THREADS}, 0 for the default")
-    return int(text)
-
-
-def _size(text: str) -> str:
-    if not text.isdecimal():
-        raise ValueError("a number of bytes")
-    return text
-
-
-def _one_of(choices: dict[str, Any]) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        if text.lower() not in choices:
-            raise ValueError(", ".join(choices))
-        return choices[text.lower()]
-
-    return read
-
-
-def _provider_list(text: str) -> tuple[str, ...]:
-    names = tuple(_SHORT_NAMES.get(name.strip().lower(), name.strip()) for name in text.split(","))
-    if not all(names):
-        raise ValueError(f"names with commas between them, of {', '.join(_SHORT_NAMES)} or onnxruntime's own")
-    return names
-
-
-def _device_list(text: str) -> str:
-    if not text:
-        raise ValueError("devices with semicolons between them, for example cpu:0;gpu:0")
-    return text
-
-
-_SWITCH: Final = _one_of({"1": True, "true": True, "0": False, "false": False})
-_FLAG: Final = _one_of({"1": "1", "true": "1", "0": "0", "false": "0"})
-_CUDA: Final[dict[str, Callable[[str], Any]]] = {
-    "gpu_mem_limit": _size,
-    "arena_extend_strategy": _one_of({"0": "kNextPowerOfTwo", "1": "kSameAsRequested"}),
-    "cudnn_conv_algo_search": _one_of({"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"}),
+_provider_names: Final = names(f"{', '.join(_SHORT_NAMES)} or onnxruntime's own names", "cuda,cpu")
+_bytes: Final = number(0, (1 << 64) - 1, "bytes")
+_FLAG: Final = one_of({"1": "1", "true": "1", "0": "0", "false": "0"})
+_CUDA: Final[dict[str, Reader]] = {
+    "gpu_mem_limit": lambda text: str(_bytes(text)),
+    "arena_extend_strategy": one_of({"0": "kNextPowerOfTwo", "1": "kSameAsRequested"}),
+    "cudnn_conv_algo_search": one_of({"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"}),
     "do_copy_in_default_stream": _FLAG,
 }
 _LEVELS: Final = {
@@ -184,18 +135,22 @@ _LEVELS: Final = {
     "extended": "ORT_ENABLE_EXTENDED", "all": "ORT_ENABLE_ALL",
     "-1": "ORT_ENABLE_BASIC", "0": "ORT_ENABLE_ALL", "1": "ORT_ENABLE_EXTENDED", "2": "ORT_DISABLE_ALL",
 }  # fmt: skip
-_OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
-    "intra_op_thread_count": _count,
-    "inter_op_thread_count": _count,
-    "execution_mode": _one_of({"sequential": False, "parallel": True, "0": False, "1": True}),
-    "graph_optimization_level": _one_of(_LEVELS),
-    "allow_spinning": _SWITCH,
-    "enable_mem_arena": _SWITCH,
-    "enable_mem_pattern": _SWITCH,
-    "execution_providers": _provider_list,
-    **_CUDA,
-    "session.disable_prepacking": _FLAG,
-    "session.set_denormal_as_zero": _FLAG,
-    "session.use_device_allocator_for_initializers": _FLAG,
-    "memory.enable_memory_arena_shrinkage": _device_list,
-}
+_TABLE: Final = Table(
+    "onnx",
+    {
+        "intra_op_thread_count": thread_count,
+        "inter_op_thread_count": thread_count,
+        "execution_mode": one_of({"sequential": False, "parallel": True, "0": False, "1": True}),
+        "graph_optimization_level": one_of(_LEVELS),
+        "allow_spinning": switch,
+        "enable_mem_arena": switch,
+        "enable_mem_pattern": switch,
+        "execution_providers": _providers,
+        **_CUDA,
+        "session.disable_prepacking": _FLAG,
+        "session.set_denormal_as_zero": _FLAG,
+        "session.use_device_allocator_for_initializers": _FLAG,
+        "memory.enable_memory_arena_shrinkage": words("devices with semicolons between them, for example cpu:0;gpu:0"),
+    },
+    ignored=frozenset({"share_session_between_instances"}),
+)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from backends import devices
 from backends.errors import LoadFailed, MissingExtra
 from backends.onnx import artifact
 from backends.onnx.options import CUDA, Options
@@ -32,6 +33,18 @@ def import_onnxruntime() -> Any:
     return onnxruntime
 
 
+def check_device(ort: Any, device: str) -> None:
+    """Raises ``LoadFailed`` if that is a CUDA device and onnxruntime, which does not count them, could use none."""
+    has_cuda = CUDA in ort.get_available_providers()
+    mend = (
+        "nvidia-smi has to list the device"
+        if has_cuda
+        else "this build is for the CPU only, install the one for CUDA (pip install onnxruntime-gpu)"
+    )
+    seen = devices.count_cuda() if has_cuda else 0
+    devices.check_cuda(device, seen, f"onnxruntime {ort.__version__}", mend)
+
+
 def open_session(ort: Any, model: Path, chosen: Options, providers: list[str]) -> Any:
     """A session on exactly these providers. Raises ``LoadFailed`` with onnxruntime's reason."""
     if CUDA in providers and hasattr(ort, "preload_dlls"):
@@ -43,7 +56,8 @@ def open_session(ort: Any, model: Path, chosen: Options, providers: list[str]) -
     except ort.capi.onnxruntime_pybind11_state.InvalidProtobuf as error:
         raise LoadFailed(artifact.not_onnx(model, text_of(error))) from error
     except Exception as error:  # onnxruntime's errors have no common base class
-        raise LoadFailed(f"{model.name} cannot be loaded: {text_of(error)}") from error
+        text = text_of(error)
+        raise LoadFailed(f"{model.name} cannot be loaded: {text}{_mend(text)}") from error
     missing = [name for name in providers if name not in session.get_providers()]
     if missing:
         raise LoadFailed(
@@ -66,6 +80,15 @@ def run_options(ort: Any, chosen: Options) -> Any:
 def text_of(error: BaseException) -> str:
     """The text of an onnxruntime error, without its code."""
     return "onnxruntime: " + _PREFIX.sub("", str(error)).strip()
+
+
+def _mend(text: str) -> str:
+    """What to do about a failed load, where onnxruntime's reason is one of the usual two."""
+    if "opset" in text:
+        return "; export the model with an opset that this onnxruntime supports, or install a newer onnxruntime"
+    if "External initializer" in text:
+        return "; copy the whole folder, the files with the model's data included"
+    return ""
 
 
 def _session_options(ort: Any, chosen: Options) -> Any:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-import msgspec
-
 from backends.batching import decide
+from backends.declared import check_complete, narrow
 from backends.errors import LoadFailed
 from backends.onnx.graph import Facts
 from backends.onnx.tensors import DATATYPE
@@ -38,9 +37,10 @@ def describe(spec: ModelSpec, session: Any, facts: Facts) -> Signature:
     required, given = session.get_inputs(), session.get_outputs()
     overridable = [_tensor(node, "input", optional=True) for node in session.get_overridable_initializers()]
     open_rank = {node.name for node in (*required, *given) if not node.shape} & facts.unranked
-    inputs = _narrow(spec.inputs, [*(_tensor(node, "input") for node in required), *overridable], open_rank, "input")
-    outputs = _narrow(spec.outputs, [_tensor(node, "output") for node in given], open_rank, "output")
-    _check_complete(required, inputs)
+    found = [*(_tensor(node, "input") for node in required), *overridable]
+    inputs = narrow("input", spec.inputs, found, unranked=open_rank)
+    outputs = narrow("output", spec.outputs, [_tensor(node, "output") for node in given], unranked=open_rank)
+    check_complete((node.name for node in required), (tensor.name for tensor in inputs))
     _check_types(inputs, outputs)
     # an initializer that the spec names is meant to be offered, and keeps the model from batching
     rowwise = [tensor for tensor in (*inputs, *outputs) if spec.inputs or not tensor.optional]
@@ -49,8 +49,8 @@ def describe(spec: ModelSpec, session: Any, facts: Facts) -> Signature:
     )
     max_batch_size, batching = decide(spec, rowwise, rows_apart)
     if max_batch_size:
-        inputs = [tensor for tensor in inputs if not tensor.optional]
-    return Signature(PLATFORM, tuple(inputs), tuple(outputs), max_batch_size, batching)
+        inputs = tuple(tensor for tensor in inputs if not tensor.optional)
+    return Signature(PLATFORM, inputs, outputs, max_batch_size, batching)
 
 
 def keeps_rows_apart(
@@ -93,53 +93,6 @@ def _tensor(node: Any, what: str, *, optional: bool = False) -> TensorSpec:
         )
     shape = tuple(dimension if isinstance(dimension, int) else -1 for dimension in node.shape)
     return TensorSpec(node.name, datatype, shape, optional)
-
-
-def _narrow(
-    declared: Sequence[TensorSpec], found: Sequence[TensorSpec], open_rank: AbstractSet[str], what: str
-) -> list[TensorSpec]:
-    """The declared tensors, with what the model knows better; all of the model's if none are declared."""
-    if not declared:
-        return [_undeclared(tensor, what) if tensor.name in open_rank else tensor for tensor in found]
-    by_name = {tensor.name: tensor for tensor in found}
-    narrowed = []
-    for tensor in declared:
-        model = by_name.get(tensor.name)
-        if model is None:
-            raise LoadFailed(f"the model has no {what} {tensor.name!r}; it has {', '.join(map(repr, by_name))}")
-        if tensor.name in open_rank:
-            model = msgspec.structs.replace(model, shape=tensor.shape)
-        narrowed.append(_merge(tensor, model, what))
-    return narrowed
-
-
-def _undeclared(tensor: TensorSpec, what: str) -> TensorSpec:
-    """A tensor of unknown rank: requests could not be checked, answers can be given all the same."""
-    if what == "input":
-        raise LoadFailed(f"input {tensor.name!r} has no shape in the model: declare the model's inputs with their dims")
-    return msgspec.structs.replace(tensor, shape=(-1,))
-
-
-def _merge(declared: TensorSpec, model: TensorSpec, what: str) -> TensorSpec:
-    if declared.datatype != model.datatype:
-        raise LoadFailed(
-            f"{what} {model.name!r} is declared as {declared.datatype}, in the model it is {model.datatype}"
-        )
-    pairs = list(zip(declared.shape, model.shape, strict=False))
-    if len(declared.shape) != len(model.shape) or not all(a == b or -1 in (a, b) for a, b in pairs):
-        raise LoadFailed(
-            f"{what} {model.name!r} is declared with shape {list(declared.shape)} (batch dimension included), in the "
-            f"model it has {list(model.shape)}"
-        )
-    return msgspec.structs.replace(model, shape=tuple(max(a, b) for a, b in pairs))
-
-
-def _check_complete(required: Iterable[Any], inputs: Iterable[TensorSpec]) -> None:
-    """A required input that is not offered could never be sent."""
-    offered = {tensor.name for tensor in inputs}
-    missing = [repr(node.name) for node in required if node.name not in offered]
-    if missing:
-        raise LoadFailed(f"the model needs input(s) {', '.join(missing)}, which the declared inputs lack")
 
 
 def _check_types(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> None:

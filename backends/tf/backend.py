@@ -7,12 +7,14 @@ outputs of the signature (or those that the spec declares) are computed for ever
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from backends import devices
 from backends.contract import Arrays, Backend
 from backends.errors import BackendError, InferenceFailed, InvalidInput, LoadFailed
+from backends.options import usable_cores
 from backends.spec import ModelSpec, Signature, TensorSpec
 from backends.tensor import NUMPY_DTYPE
 from backends.tf import archive, artifact, options
@@ -23,6 +25,10 @@ from backends.tf.model import Model, Run
 from backends.tf.saved_model import SavedModel
 from backends.tf.signature import describe
 from backends.tf.tensors import answer, feed
+
+_NO_DEVICE: Final = (
+    "nvidia-smi has to list the device, and TensorFlow has to be the build for it (pip install 'tensorflow[and-cuda]')"
+)
 
 
 class TfBackend(Backend):
@@ -37,10 +43,10 @@ class TfBackend(Backend):
 
     def load(self, spec: ModelSpec) -> Signature:
         """Raises ``LoadFailed``: no model, half a model, code in it, a wrong option or declaration, no such device."""
-        chosen = options.parse(spec, options.usable_cores())
+        chosen = options.parse(spec, usable_cores())
         found = artifact.locate(Path(spec.path))
-        options.check_kind(spec.options, found.kind)
-        model = _open(found, chosen)
+        options.TABLE.check_kind(spec.options, found.kind)
+        model = _open(found, chosen, spec.device)
         signature = describe(spec, model.facts)
         self._run = model.prepare(signature.inputs, signature.outputs)
         if chosen.xla:
@@ -84,18 +90,19 @@ class TfBackend(Backend):
             raise InvalidInput(f"the model has no tensor {unknown[0]!r}; it has {', '.join((*known, *self._outputs))}")
 
 
-def _open(found: artifact.Artifact, chosen: options.Options) -> Model:
+def _open(found: artifact.Artifact, chosen: options.Options, device: str) -> Model:
     if found.kind == artifact.LITE:
         if chosen.gpu:
-            raise LoadFailed('device is a GPU, and .tflite models run on the CPU: set device to "cpu"')
+            raise LoadFailed(
+                f"device {device} was asked for (KIND_GPU), and .tflite models run on the CPU only: place the model "
+                "on the CPU (KIND_CPU)"
+            )
         return LiteModel(found.path, chosen)
     written_by = archive.check(found.path) if found.kind == artifact.KERAS else ""
     tensorflow = import_tensorflow()
-    if chosen.gpu and not tensorflow.config.list_physical_devices("GPU"):
-        raise LoadFailed(
-            f"device is a GPU, and tensorflow {tensorflow.__version__} sees none: nvidia-smi has to list it, and "
-            "TensorFlow has to be the build for it (pip install 'tensorflow[and-cuda]')"
-        )
+    if chosen.gpu:
+        seen = len(tensorflow.config.list_physical_devices("GPU"))
+        devices.check_cuda(device, seen, f"tensorflow {tensorflow.__version__}", _NO_DEVICE)
     if found.kind == artifact.KERAS:
         return KerasModel(tensorflow, found.path, chosen, written_by)
     return SavedModel(tensorflow, found.path, chosen)

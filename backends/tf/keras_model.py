@@ -13,11 +13,12 @@ from typing import Any, Final
 import numpy as np
 
 from backends.errors import LoadFailed
+from backends.options import usable_cores
 from backends.spec import TensorSpec
 from backends.tf import graph
 from backends.tf.library import failure, load_failure, quiet
 from backends.tf.model import Facts, Model, Run, places
-from backends.tf.options import Options, usable_cores
+from backends.tf.options import Options
 from backends.tf.tensors import Array, tensor_spec
 
 _PLATFORM: Final = "tensorflow_keras"

@@ -5,37 +5,30 @@ from __future__ import annotations
 import contextlib
 import threading
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Final
 
+from backends.devices import check_cuda, wants_cuda
 from backends.errors import LoadFailed
 from backends.torch.framework import torch
 from backends.torch.options import Options
 
+#: The only one that a worker sees, whatever its number on the machine.
+_FIRST: Final = 0
+
 
 def choose(name: str) -> Any:
     """The device of that name. Raises ``LoadFailed`` that says which devices there are."""
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise LoadFailed(f"device {name!r} is not known; it is cpu, cuda, or cuda:N") from error
-    if device.type == "cpu":
+    if not wants_cuda(name):
         return torch.device("cpu")
-    if device.type != "cuda":
-        raise LoadFailed(f"device {name!r} is not supported; it is cpu, cuda, or cuda:N")
-    if torch.version.cuda is None and torch.version.hip is None:
-        raise LoadFailed(
-            f"device {name} was asked for, and this torch ({torch.__version__}) is built for the CPU only: install a "
-            "build with CUDA (pip install torch without +cpu), or place the model on the CPU"
-        )
-    count = torch.cuda.device_count()
-    index = device.index or 0
-    if index >= count:
-        raise LoadFailed(
-            f"device {name} was asked for, and torch sees {count} CUDA device(s): check nvidia-smi and "
-            "CUDA_VISIBLE_DEVICES, or place the model elsewhere"
-        )
-    torch.cuda.set_device(index)  # or libraries would keep a share of their own on the first device
-    return torch.device("cuda", index)
+    has_cuda = torch.version.cuda is not None or torch.version.hip is not None
+    mend = (
+        "nvidia-smi has to list the device"
+        if has_cuda
+        else "this build is for the CPU only, install one with CUDA (pip install torch without +cpu)"
+    )
+    check_cuda(name, torch.cuda.device_count(), f"torch {torch.__version__}", mend)
+    torch.cuda.set_device(_FIRST)  # or libraries would keep a share of their own on another one
+    return torch.device("cuda", _FIRST)
 
 
 def set_threads(chosen: Options) -> None:

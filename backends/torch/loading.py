@@ -11,6 +11,7 @@ import msgspec
 
 from backends.batching import decide
 from backends.errors import LoadFailed
+from backends.options import usable_cores
 from backends.spec import BatchingSpec, ModelSpec, Signature
 from backends.torch import artifact, devices, faults, graphs, options, signature, trial
 from backends.torch.artifact import Artifact
@@ -41,14 +42,14 @@ class Loaded(msgspec.Struct):
 
 def load(spec: ModelSpec) -> Loaded:
     """Raises ``LoadFailed`` with a text for a person, whatever torch raised."""
-    chosen = options.parse(spec, options.usable_cores())
+    chosen = options.parse(spec, usable_cores())
     signature.check_types((*spec.inputs, *spec.outputs))
     device = devices.choose(spec.device)
     devices.set_threads(chosen)
     path = Path(spec.path)
     try:
         found = artifact.locate(path, chosen)
-        options.check_kind(chosen, found.kind)
+        options.TABLE.check_kind(spec.options, found.kind)
         with warnings.catch_warnings(), torch.inference_mode(mode=False), torch.no_grad():
             warnings.simplefilter("ignore")  # what torch has to say about its own future is not the operator's business
             program = _KINDS[found.kind](found, spec, chosen, device)

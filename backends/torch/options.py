@@ -42,16 +42,13 @@ made for Triton load: its other settings for TorchScript, ``graph_optimization_l
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
-from backends.errors import LoadFailed
+from backends.options import Reader, Table, one_of, switch, thread_count, threads_of_one
 from backends.spec import ModelSpec
 
-_MAX_THREADS: Final = 1024
 _ALIASES: Final = {
     "INTRA_OP_THREAD_COUNT": "intra_op_thread_count",
     "INTER_OP_THREAD_COUNT": "inter_op_thread_count",
@@ -61,7 +58,6 @@ _WITHOUT_EFFECT: Final = frozenset({
     "DISABLE_OPTIMIZED_EXECUTION", "INFERENCE_MODE", "DISABLE_CUDNN", "ENABLE_WEIGHT_SHARING", "ENABLE_CACHE_CLEANING",
     "ENABLE_JIT_EXECUTOR", "ENABLE_JIT_PROFILING", "ENABLE_TENSOR_FUSER", "ENABLE_NVFUSER_FUSION",
 })  # fmt: skip
-_OF_TRITON: Final = "TRITON_"
 
 #: The kinds of models, as texts call them.
 TORCHSCRIPT: Final = "TorchScript"
@@ -105,62 +101,16 @@ class Options(msgspec.Struct, frozen=True):
     class_name: str = ""
     class_arguments: dict[str, Any] = {}
     check_inputs: bool = True
-    given: tuple[str, ...] = ()
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def parse(spec: ModelSpec, cores: int) -> Options:
     """Raises ``LoadFailed`` that names the option and what it accepts."""
-    given = {_ALIASES.get(name, name): text for name, text in spec.options.items() if not _is_without_effect(name)}
-    values = {name: _value(name, text) for name, text in given.items()}
-    fields = {_FIELDS.get(name, name): value for name, value in values.items()}
-    share = max(1, cores // max(spec.instances, 1))
-    fields["intra_op_threads"] = fields.get("intra_op_threads") or share
-    return Options(**fields, given=tuple(given))
-
-
-def check_kind(chosen: Options, kind: str) -> None:
-    """Raises ``LoadFailed`` for an option that a model of this kind does not have."""
-    for name in chosen.given:
-        kinds = _KINDS.get(name)
-        if kinds is not None and kind not in kinds:
-            raise LoadFailed(f"option {name} is for {', '.join(kinds)} models, this one is {kind}: leave it out")
+    fields = {_FIELDS.get(name, name): value for name, value in TABLE.read(spec.options).items()}
+    threads = threads_of_one(fields.pop("intra_op_threads", 0), cores, spec.instances)
+    return Options(intra_op_threads=threads, **fields)
 
 
 # --- values --------------------------------------------------------------------------------------------------------
-
-
-def _is_without_effect(name: str) -> bool:
-    return name in _WITHOUT_EFFECT or name.startswith(_OF_TRITON)
-
-
-def _value(name: str, text: str) -> Any:
-    read = _OPTIONS.get(name)
-    if read is None:
-        raise LoadFailed(f"the torch backend has no option {name!r}; it takes {', '.join(_OPTIONS)}")
-    try:
-        return read(text.strip())
-    except ValueError as error:
-        raise LoadFailed(f"option {name} is {text!r}; it takes {error}") from error
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) > _MAX_THREADS:
-        raise ValueError(f"a number of threads up to {_MAX_THREADS}, 0 for the default")
-    return int(text)
-
-
-def _one_of(choices: dict[str, Any]) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        if text.lower() not in choices:
-            raise ValueError(", ".join(choices))
-        return choices[text.lower()]
-
-    return read
 
 
 def _method(text: str) -> str:
@@ -179,32 +129,31 @@ def _class_name(text: str) -> str:
 def _arguments(text: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f'a JSON object, for example {{"size": 3}} ({error})') from error
 
 
-_SWITCH: Final = _one_of({"1": True, "true": True, "0": False, "false": False})
 _DTYPES: Final = {
     "float32": "float32", "fp32": "float32", "float16": "float16", "fp16": "float16",
     "bfloat16": "bfloat16", "bf16": "bfloat16",
 }  # fmt: skip
 _MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-_OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
-    "intra_op_thread_count": _count,
-    "inter_op_thread_count": _count,
-    "allow_code": _SWITCH,
-    "dtype": _one_of(_DTYPES),
-    "channels_last": _SWITCH,
-    "compile": _one_of({mode: mode for mode in _MODES}),
-    "cuda_graphs": _SWITCH,
-    "freeze": _SWITCH,
-    "optimize_for_inference": _SWITCH,
+_OPTIONS: Final[dict[str, Reader]] = {
+    "intra_op_thread_count": thread_count,
+    "inter_op_thread_count": thread_count,
+    "allow_code": switch,
+    "dtype": one_of(_DTYPES),
+    "channels_last": switch,
+    "compile": one_of({mode: mode for mode in _MODES}),
+    "cuda_graphs": switch,
+    "freeze": switch,
+    "optimize_for_inference": switch,
     "method": _method,
     "reset_method": _method,
-    "state": _one_of({"shared": True}),
+    "state": one_of({"shared": True}),
     "class": _class_name,
     "class_arguments": _arguments,
-    "check_inputs": _SWITCH,
+    "check_inputs": switch,
 }
 #: Option -> field of ``Options``, where they differ.
 _FIELDS: Final = {
@@ -213,3 +162,4 @@ _FIELDS: Final = {
     "state": "shares_state",
     "class": "class_name",
 }
+TABLE: Final = Table("torch", _OPTIONS, _ALIASES, _WITHOUT_EFFECT, _KINDS)

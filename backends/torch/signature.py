@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-import msgspec
-
 from backends.errors import LoadFailed
 from backends.spec import TensorSpec
 from backends.torch.program import CONVENTION
@@ -86,27 +84,3 @@ def undeclared(what: str, arguments: Mapping[str, str], inputs: bool, outputs: S
         "(config.pbtxt), with -1 for every dimension that varies. Begin with this, and correct types and "
         f"dims:\n{snippet}"
     )
-
-
-def narrow(declared: Sequence[TensorSpec], found: Sequence[TensorSpec], names: Mapping[str, str]) -> list[TensorSpec]:
-    """The declared tensors under their declared names, with what the program knows better; all of them if none are.
-
-    ``names``: declared name -> the program's name. Raises ``LoadFailed`` where a declaration contradicts the program.
-    """
-    if not declared:
-        return list(found)
-    by_name = {tensor.name: tensor for tensor in found}
-    return [_merge(tensor, by_name[names[tensor.name]]) for tensor in declared]
-
-
-def _merge(declared: TensorSpec, model: TensorSpec) -> TensorSpec:
-    if declared.datatype != model.datatype:
-        raise LoadFailed(f"{declared.name!r} is declared as {declared.datatype}, in the model it is {model.datatype}")
-    pairs = list(zip(declared.shape, model.shape, strict=False))
-    if len(declared.shape) != len(model.shape) or not all(a == b or -1 in (a, b) for a, b in pairs):
-        raise LoadFailed(
-            f"{declared.name!r} is declared with shape {list(declared.shape)} (batch dimension included), in the model "
-            f"it has {list(model.shape)}"
-        )
-    shape = tuple(max(a, b) for a, b in pairs)
-    return msgspec.structs.replace(model, name=declared.name, shape=shape, optional=declared.optional or model.optional)

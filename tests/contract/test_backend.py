@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import weakref
-from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,113 +16,21 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from backends import loader
 from backends.batching import Pending, batch_key
 from backends.contract import Backend
 from backends.errors import InvalidInput, LoadFailed
 from backends.rows import join, split
-from backends.spec import ITEM_SIZE, ModelSpec, TensorSpec
+from backends.spec import ITEM_SIZE, ModelSpec
 from backends.tensor import NUMPY_DTYPE, from_numpy
-from support import onnx_models
+from support.subjects import SUBJECTS, Subject, every_subject_and, require
 
 Array = npt.NDArray[Any]
 FRAMEWORK_PACKAGES = {"onnxruntime", "torch", "tensorflow", "tensorrt_llm"}
 
 
-class Subject(ABC):
-    """One backend, and the models that the suite needs of it."""
-
-    framework: str
-    #: What may be imported, of the frameworks.
-    package: str = ""
-    datatypes: tuple[str, ...] = tuple(ITEM_SIZE)
-
-    def create(self) -> Backend:
-        return loader.create(self.framework)
-
-    @abstractmethod
-    def identity(self, folder: Path, datatypes: tuple[str, ...], shape: tuple[int, ...]) -> ModelSpec:
-        """A model that answers input ``IN_<datatype>`` unchanged as ``OUT_<datatype>``, for each datatype."""
-
-    @abstractmethod
-    def broken(self, folder: Path) -> ModelSpec:
-        """A model that cannot be loaded."""
-
-
-class Echo(Subject):
-    framework = "echo"
-
-    def identity(self, folder: Path, datatypes: tuple[str, ...], shape: tuple[int, ...]) -> ModelSpec:
-        inputs = tuple(TensorSpec(f"IN_{datatype}", datatype, shape) for datatype in datatypes)
-        outputs = tuple(TensorSpec(f"OUT_{datatype}", datatype, shape) for datatype in datatypes)
-        return ModelSpec("model", 1, "echo", "", inputs=inputs, outputs=outputs)
-
-    def broken(self, folder: Path) -> ModelSpec:
-        return ModelSpec("model", 1, "echo", "", options={"fault_injection": "true", "load_fail": "it is broken"})
-
-
-class Onnx(Subject):
-    framework = "onnx"
-    package = "onnxruntime"
-
-    def identity(self, folder: Path, datatypes: tuple[str, ...], shape: tuple[int, ...]) -> ModelSpec:
-        names = [("batch" if index == 0 else f"n{index}") if size == -1 else size for index, size in enumerate(shape)]
-        onnx_models.save(onnx_models.identities(datatypes, names), folder)
-        return ModelSpec("model", 1, "onnx", str(folder))
-
-    def broken(self, folder: Path) -> ModelSpec:
-        onnx_models.save(onnx_models.rubbish(), folder)
-        return ModelSpec("model", 1, "onnx", str(folder))
-
-
-class Torch(Subject):
-    framework = "torch"
-    package = "torch"
-    datatypes = tuple(datatype for datatype in ITEM_SIZE if datatype != "BYTES")
-
-    def identity(self, folder: Path, datatypes: tuple[str, ...], shape: tuple[int, ...]) -> ModelSpec:
-        from support import torch_models
-
-        torch_models.identities(datatypes, shape, folder)
-        return ModelSpec("model", 1, "torch", str(folder))
-
-    def broken(self, folder: Path) -> ModelSpec:
-        (folder / "model.pt").write_bytes(b"rubbish")
-        return ModelSpec("model", 1, "torch", str(folder))
-
-
-class Tf(Subject):
-    framework = "tf"
-    package = "tensorflow"
-
-    def identity(self, folder: Path, datatypes: tuple[str, ...], shape: tuple[int, ...]) -> ModelSpec:
-        from support import tf_models
-
-        sizes = [None if size == -1 else size for size in shape]
-        tf_models.build("identities", folder, datatypes=datatypes, shape=sizes)
-        # declared, because a SavedModel does not keep the order of its tensors
-        inputs = tuple(TensorSpec(f"IN_{datatype}", datatype, shape) for datatype in datatypes)
-        outputs = tuple(TensorSpec(f"OUT_{datatype}", datatype, shape) for datatype in datatypes)
-        return ModelSpec("model", 1, "tf", str(folder), inputs=inputs, outputs=outputs)
-
-    def broken(self, folder: Path) -> ModelSpec:
-        (folder / "saved_model.pb").write_bytes(b"rubbish")
-        return ModelSpec("model", 1, "tf", str(folder))
-
-
-SUBJECTS: tuple[Subject, ...] = (Echo(), Onnx(), Torch(), Tf())
-
-
 @pytest.fixture(params=SUBJECTS, ids=lambda subject: subject.framework)
 def subject(request: pytest.FixtureRequest) -> Subject:
-    chosen: Subject = request.param
-    if not loader.is_installed(chosen.framework):
-        pytest.skip(f"{chosen.package} is not installed: {loader.install_line(chosen.framework)}")
-    asked = request.node.callspec.params
-    absent = {asked.get("datatype", "FP32"), *asked.get("datatypes", ())}.difference(chosen.datatypes)
-    if absent:
-        pytest.skip(f"{chosen.framework} has no {', '.join(absent)} tensors, and its backend refuses them")
-    return chosen
+    return require(request.param)
 
 
 def sample(datatype: str, shape: tuple[int, ...], seed: int = 0) -> Array:
@@ -231,7 +138,7 @@ def test_batching_is_refused_where_the_first_dimension_is_fixed(subject: Subject
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (1, 1), (0, 3), (2, 0), (0, 0)], ids=str)
-@pytest.mark.parametrize("datatype", ITEM_SIZE)
+@every_subject_and("datatype", ITEM_SIZE)
 def test_every_datatype_passes_unchanged(
     subject: Subject, tmp_path: Path, datatype: str, shape: tuple[int, ...]
 ) -> None:
@@ -246,7 +153,7 @@ def test_every_datatype_passes_unchanged(
     )
 
 
-@pytest.mark.parametrize("datatype", ["FP32", "BF16", "INT64", "BOOL", "BYTES"])
+@every_subject_and("datatype", ["FP32", "BF16", "INT64", "BOOL", "BYTES"])
 def test_scalars_pass_unchanged(subject: Subject, tmp_path: Path, datatype: str) -> None:
     backend = load(subject, subject.identity(tmp_path, (datatype,), ()))
     given = sample(datatype, (1,)).reshape(())
@@ -273,7 +180,7 @@ def test_a_missing_input_and_an_unknown_output_are_the_requests_fault(subject: S
         backend.infer({"IN_FP32": sample("FP32", (1, 1))}, ("NOTHING",), {})
 
 
-@pytest.mark.parametrize("datatype", ["FP32", "BF16", "BYTES"])
+@every_subject_and("datatype", ["FP32", "BF16", "BYTES"])
 def test_inputs_are_never_written_to(subject: Subject, tmp_path: Path, datatype: str) -> None:
     """They may be views of memory that this process must not write to."""
     backend = load(subject, subject.identity(tmp_path, (datatype,), (-1, -1)))
@@ -285,7 +192,7 @@ def test_inputs_are_never_written_to(subject: Subject, tmp_path: Path, datatype:
     assert not np.shares_memory(given, answer)
 
 
-@pytest.mark.parametrize("datatype", ["FP32", "BF16", "BYTES"])
+@every_subject_and("datatype", ["FP32", "BF16", "BYTES"])
 def test_inputs_are_not_kept(subject: Subject, tmp_path: Path, datatype: str) -> None:
     """Their memory is used again as soon as the call is over, even while its answer is still being sent."""
     backend = load(subject, subject.identity(tmp_path, (datatype,), (-1, -1)))
@@ -300,7 +207,7 @@ def test_inputs_are_not_kept(subject: Subject, tmp_path: Path, datatype: str) ->
     assert reference() is None
 
 
-@pytest.mark.parametrize("datatype", ["FP32", "BF16", "BYTES"])
+@every_subject_and("datatype", ["FP32", "BF16", "BYTES"])
 def test_answers_outlive_later_calls_and_unloading(subject: Subject, tmp_path: Path, datatype: str) -> None:
     backend = load(subject, subject.identity(tmp_path, (datatype,), (-1, -1)))
     inputs = [sample(datatype, (2, 300), seed) for seed in range(5)]
@@ -312,7 +219,7 @@ def test_answers_outlive_later_calls_and_unloading(subject: Subject, tmp_path: P
         np.testing.assert_array_equal(answer, given)
 
 
-@pytest.mark.parametrize("datatypes", [("FP32", "INT64", "BYTES"), ("FP32", "BF16")], ids=str)
+@every_subject_and("datatypes", [("FP32", "INT64", "BYTES"), ("FP32", "BF16")])
 def test_several_threads_get_each_their_own_answers(
     subject: Subject, tmp_path: Path, datatypes: tuple[str, ...]
 ) -> None:
@@ -334,7 +241,7 @@ def test_several_threads_get_each_their_own_answers(
             done.result()
 
 
-@pytest.mark.parametrize("datatype", ITEM_SIZE)
+@every_subject_and("datatype", ITEM_SIZE)
 def test_a_joined_batch_is_answered_row_by_row(subject: Subject, tmp_path: Path, datatype: str) -> None:
     backend = subject.create()
     signature = backend.load(subject.identity(tmp_path, (datatype,), (-1, 3)))

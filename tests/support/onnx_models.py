@@ -10,6 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from backends.contract import Backend
+from backends.spec import Signature
+from support.loading import Loading
+
 #: Datatype of the protocol -> element type of ONNX.
 ELEMENT_TYPE: Final[dict[str, int]] = {
     "BOOL": TensorProto.BOOL,
@@ -34,6 +38,11 @@ def save(model: ModelProto | bytes, folder: Path, name: str = "model.onnx") -> P
     content = model if isinstance(model, bytes) else model.SerializeToString()
     (folder / name).write_bytes(content)
     return folder
+
+
+def load(model: ModelProto | bytes, folder: Path, **fields: Any) -> tuple[Backend, Signature]:
+    """Write the model, and load it with the ONNX backend; ``fields`` are those of a ``ModelSpec``."""
+    return Loading("onnx").load(save(model, folder), **fields)
 
 
 def value(name: str, datatype: str = "FP32", shape: Shape | None = _ROWS) -> ValueInfoProto:

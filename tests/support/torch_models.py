@@ -1,24 +1,27 @@
 """Tiny torch models of every kind, and artifacts that must not be loaded. Builders write a model, and give its path."""
 
-# mypy: allow-subclassing-any, allow-untyped-calls
-# no postponed annotations: TorchScript reads those of classes as they are
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
 
 import importlib
 import io
 import json
 import os
 import pickle  # noqa: TID251 - what is refused has to be made first
-import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from backends.spec import TensorSpec
+from backends.contract import Backend
+from support.loading import Loading, tensors
+from support.payloads import Payload
+from support.torch_modules import AddSub, Linear, quiet
 
 DTYPE: Final[dict[str, torch.dtype]] = {
     "BOOL": torch.bool,
@@ -27,265 +30,28 @@ DTYPE: Final[dict[str, torch.dtype]] = {
     "FP16": torch.float16, "BF16": torch.bfloat16, "FP32": torch.float32, "FP64": torch.float64,
 }  # fmt: skip
 
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """TorchScript warns that it is deprecated, ``torch.export`` about much else."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-# --- modules -------------------------------------------------------------------------------------------------------
-
-
-class AddOne(nn.Module):
-    """``x + 1``."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + 1
-
-
-class Linear(nn.Module):
-    """``x`` [n, 4] -> [n, 3], with fixed weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-        with torch.no_grad():
-            self.layer.weight.copy_(torch.arange(12).reshape(3, 4) / 10)
-            self.layer.bias.copy_(torch.tensor([1.0, 2.0, 3.0]))
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.layer(x)
-        return result
-
-
-class AddSub(nn.Module):
-    """A tuple: the sum and the difference."""
-
-    def forward(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        return left + right, left - right
-
-
-class Named(nn.Module):
-    """A dict: ``double`` and ``sum``."""
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return {"double": x * 2, "sum": x.sum(1)}
-
-
-class Numbers(nn.Module):
-    """Takes Python numbers beside a tensor, one of them with a default."""
-
-    def forward(self, x: Tensor, times: int, plus: float = 0.5) -> Tensor:
-        return x * times + plus
-
-
-class TakesDict(nn.Module):
-    """One argument, a dict of tensors."""
-
-    def forward(self, tensors: dict[str, Tensor]) -> Tensor:
-        return tensors["left"] - tensors["right"]
-
-
-class TakesList(nn.Module):
-    """One argument, a list of tensors."""
-
-    def forward(self, tensors: list[Tensor]) -> Tensor:
-        return tensors[0] - tensors[1]
-
-
-class WritesInput(nn.Module):
-    """Adds to its input in place."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        x.add_(1)
-        return x * 2
-
-
-class Counter(nn.Module):
-    """Counts its calls: ``x`` plus the number of the call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls = self.calls + 1
-        return x + self.calls
-
-    @torch.jit.export
-    def reset_calls(self) -> None:
-        """Begin again."""
-        self.calls = 0
-
-    @torch.jit.export
-    def twice(self, x: Tensor) -> Tensor:
-        """A method of its own, without state."""
-        return x * 2
-
-
-class CountsInBuffer(nn.Module):
-    """Counts its calls in a buffer, in place."""
-
-    calls: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("calls", torch.zeros(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls.add_(1)
-        return x + self.calls
-
-
-class GivesBuffer(nn.Module):
-    """Counts its calls in a buffer, and gives the buffer."""
-
-    calls: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("calls", torch.zeros(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls.add_(1)
-        return self.calls
-
-
-class Nested(nn.Module):
-    """Arguments in a dict, constants, and answers in a dict and a tuple."""
-
-    def forward(self, first: Tensor, rest: dict[str, Tensor], nothing: None, plus: int) -> dict[str, Any]:
-        return {"one": first + plus, "two": (rest["a"] * 1, rest["b"] * 1)}
-
-
-class MixesRows(nn.Module):
-    """Its rows depend on each other, which its shapes do not show."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x - x.mean(0, keepdim=True)
-
-
-class Complains(nn.Module):
-    """Raises for negative numbers."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if bool((x < 0).any()):
-            raise ValueError("negative numbers have no root")
-        return x.sqrt()
-
-
-class Fails(nn.Module):
-    """Fails for a reason of its own."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.dim() > 0:
-            raise RuntimeError("the model is out of order")
-        return x
-
-
-class Allocates(nn.Module):
-    """As many zeros as it is asked for."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.zeros([int(x.item())])
-
-
-class Image(nn.Module):
-    """A convolution over [n, 3, h, w]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
-
-    def forward(self, image: Tensor) -> Tensor:
-        result: Tensor = self.layers(image)
-        return result
-
-
-class Table(nn.Module):
-    """Looks numbers up in a table of 4."""
-
-    table: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("table", torch.arange(4) * 10.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.table[x]
-
-
-class WritesFile(nn.Module):
-    """TorchScript that writes a file when it runs."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        torch.save(x, "planted")
-        return x
-
-
-class Step(nn.Module):
-    """What a step of ``WritesFileInside`` looks like."""
-
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[empty-body]
-        pass
-
-
-with _quiet():
-    torch.jit.interface(Step)
-
-
-class WritesFileInside(nn.Module):
-    """TorchScript that writes a file in a part that it calls through an interface."""
-
-    step: Step
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.step = cast(Step, WritesFile())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.step.forward(x)
-
-
-class ReadsFile(nn.Module):
-    """TorchScript that maps a file when it runs."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.from_file("planted", True, 10) + x
-
-
-class WritesFileWhenLoaded(nn.Module):
-    """TorchScript that writes a file already while it is loaded."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.size = 1
-
-    @torch.jit.export
-    def __getstate__(self) -> tuple[int, bool]:
-        return self.size, self.training
-
-    @torch.jit.export
-    def __setstate__(self, state: tuple[int, bool]) -> None:
-        torch.save(state[0], "planted")
-        self.size = state[0]
-        self.training = state[1]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.size
-
-
-# --- models --------------------------------------------------------------------------------------------------------
+#: What a request sends, and what ``Linear`` answers to it.
+ROWS: Final = np.arange(8, dtype=np.float32).reshape(2, 4)
+LINEAR: Final = np.array([[2.4, 5.8, 9.2], [4.8, 14.6, 24.4]], np.float32)
+#: Declarations: of ``Linear``, and of modules whose output is as wide as their input.
+LINEAR_IO: Final[dict[str, Any]] = {
+    "inputs": tensors(("x", "FP32", -1, 4)),
+    "outputs": tensors(("y", "FP32", -1, 3)),
+}
+X_TO_Y: Final[dict[str, Any]] = {"inputs": tensors(("x", "FP32", -1, 4)), "outputs": tensors(("y", "FP32", -1, 4))}
+#: The options with which ``python_class`` is served.
+ALLOWED: Final = {"class": "model:Net", "allow_code": "true"}
+
+
+def script(module: nn.Module, folder: Path, **fields: Any) -> Backend:
+    """A backend that has loaded the module as TorchScript; ``fields`` are those of a ``ModelSpec``."""
+    return Loading("torch").load(scripted(module, folder), **fields)[0]
 
 
 def scripted(module: nn.Module, folder: Path, name: str = "model.pt") -> Path:
     """A TorchScript file; gives its path."""
     folder.mkdir(parents=True, exist_ok=True)
-    with _quiet():
+    with quiet():
         torch.jit.script(module.eval()).save(str(folder / name))
     return folder / name
 
@@ -300,7 +66,7 @@ def exported(
 ) -> Path:
     """A ``torch.export`` program; ``dynamic`` as ``dynamic_shapes`` of ``torch.export.export``. Gives its path."""
     folder.mkdir(parents=True, exist_ok=True)
-    with _quiet():
+    with quiet():
         program = torch.export.export(module.eval(), arguments, dynamic_shapes=dynamic)
         torch.export.save(program, folder / name)
     return folder / name
@@ -340,7 +106,7 @@ def encoder(
     }  # fmt: skip
     config = transformers.CONFIG_MAPPING[model_type](**{**sizes, **changes})
     arguments = {} if pooler else {"add_pooling_layer": False}
-    with _quiet():
+    with quiet():
         torch.manual_seed(0)
         model = getattr(transformers, architecture)(config, **arguments)
         transformers.utils.logging.disable_progress_bar()
@@ -379,7 +145,7 @@ def compiled(folder: Path) -> Path:
     """An AOTInductor package of ``AddSub`` over rows of 4. Needs a C++ compiler and half a minute."""
     folder.mkdir(parents=True, exist_ok=True)
     batch = torch.export.Dim("batch")
-    with _quiet():
+    with quiet():
         program = torch.export.export(
             AddSub().eval(), (torch.ones(2, 4), torch.ones(2, 4)), dynamic_shapes=({0: batch}, {0: batch})
         )
@@ -393,22 +159,7 @@ def compiled(folder: Path) -> Path:
     return folder / "model.pt2"
 
 
-def tensors(*declared: tuple[Any, ...]) -> tuple[TensorSpec, ...]:
-    """Declarations: (name, datatype, dims ...)."""
-    return tuple(TensorSpec(name, datatype, tuple(dims)) for name, datatype, *dims in declared)
-
-
 # --- artifacts that must not be loaded -----------------------------------------------------------------------------
-
-
-class Payload:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return Path.touch, (self._path,)
 
 
 def pickled(path: Path, planted: Path, form: str) -> Path:

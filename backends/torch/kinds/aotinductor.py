@@ -8,8 +8,13 @@ program as well. It is compiled for one kind of processor, and by default for si
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -28,6 +33,7 @@ from backends.torch.program import Outputs, Program
 PLATFORM: Final = "pytorch_aotinductor"
 
 _FOLDER: Final = "data/aotinductor/"
+_TEMPORARY: Final = "TMPDIR"
 _CHECK_VARIABLE: Final = "AOTI_RUNTIME_CHECK_INPUTS"
 _MEND_SINGLE: Final = (
     "; torch compiles for sizes of at least 2 unless told otherwise: compile with inductor_configs="
@@ -49,7 +55,7 @@ def load(artifact: Artifact, spec: ModelSpec, chosen: Options, device: Any) -> P
     os.environ[_CHECK_VARIABLE] = "1" if chosen.check_inputs else "0"
     index = (device.index or 0) if device.type == "cuda" else -1
     runners = max(spec.instances, 1)
-    loader = torch._C._aoti.AOTIModelPackageLoader(str(artifact.path), model, runners == 1, runners, index)
+    loader = _open(str(artifact.path), model, runners == 1, runners, index)
     _check_device(loader.get_metadata(), device, name)
     arguments = [f"INPUT__{number}" for number in range(_leaves(loader.get_call_spec()[0]))]
     spec = _declared(archive, spec, name)
@@ -64,6 +70,33 @@ def load(artifact: Artifact, spec: ModelSpec, chosen: Options, device: Any) -> P
         run=_runner(loader, spec, arguments, keys),
         check=_checker(spec.inputs),
     )
+
+
+def _open(*arguments: Any) -> Any:
+    """torch's loader of packages. It unpacks them into temporary files, and forgets those when the load fails."""
+    folder = tempfile.mkdtemp(prefix="aotinductor-")
+    try:
+        with _temporary_files_in(folder):
+            loader = torch._C._aoti.AOTIModelPackageLoader(*arguments)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    weakref.finalize(loader, shutil.rmtree, folder, ignore_errors=True)
+    return loader
+
+
+@contextlib.contextmanager
+def _temporary_files_in(folder: str) -> Iterator[None]:
+    """For code that is not Python, which has no other way to be told."""
+    before = os.environ.get(_TEMPORARY)
+    os.environ[_TEMPORARY] = folder
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_TEMPORARY]
+        else:
+            os.environ[_TEMPORARY] = before
 
 
 def _model(archive: Archive) -> str:

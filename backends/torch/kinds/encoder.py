@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from backends.declared import check_complete, narrow
 from backends.errors import InvalidInput, LoadFailed
 from backends.spec import ModelSpec, TensorSpec
-from backends.torch import signature
 from backends.torch.artifact import CONFIG, Artifact
 from backends.torch.framework import import_part, torch
 from backends.torch.options import Options
@@ -117,10 +117,16 @@ def _read(architecture: Any, folder: Path, config: Any, dtype: Any) -> Any:
 def _from_pretrained(
     architecture: Any, folder: Path, config: Any, dtype: Any, **arguments: Any
 ) -> tuple[Any, list[str]]:
-    model, told = architecture.from_pretrained(
-        str(folder), config=config, dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False,
-        output_loading_info=True, **arguments,
-    )  # fmt: skip
+    unreadable = import_part("safetensors", _INSTALL).SafetensorError
+    try:
+        model, told = architecture.from_pretrained(
+            str(folder), config=config, dtype=dtype, local_files_only=True, use_safetensors=True,
+            trust_remote_code=False, output_loading_info=True, **arguments,
+        )  # fmt: skip
+    except unreadable as error:
+        raise LoadFailed(
+            f"the weights of {folder.name} cannot be loaded ({error}): copy the whole file, or save the model again"
+        ) from error
     return model, sorted(told["missing_keys"])
 
 
@@ -130,13 +136,8 @@ def _from_pretrained(
 def _program(model: Any, config: Any, spec: ModelSpec, chosen: Options, device: Any) -> Program:
     inputs = _inputs(model)
     found = _outputs(model, device)
-    names = {tensor.name: tensor.name for tensor in (*inputs, *found)}
-    for tensor in (*spec.inputs, *spec.outputs):
-        if tensor.name not in names:
-            raise LoadFailed(f"the model has no tensor {tensor.name!r}; it has {', '.join(names)}")
-    narrowed = signature.narrow(spec.inputs, inputs, names)
-    if all(tensor.name != _IDS for tensor in narrowed):
-        raise LoadFailed(f"the model needs input {_IDS!r}, which the declared inputs lack")
+    narrowed = narrow("input", spec.inputs, inputs)
+    check_complete((_IDS,), (tensor.name for tensor in narrowed))
     call = torch.compile(model, mode=chosen.compile, dynamic=True) if chosen.compile else model
 
     offered = frozenset(tensor.name for tensor in narrowed)
@@ -147,8 +148,8 @@ def _program(model: Any, config: Any, spec: ModelSpec, chosen: Options, device: 
 
     return Program(
         platform=PLATFORM,
-        inputs=tuple(narrowed),
-        outputs=tuple(signature.narrow(spec.outputs, found, names)),
+        inputs=narrowed,
+        outputs=narrow("output", spec.outputs, found),
         run=run,
         rows_apart=True,
         try_rows=False,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from backends.declared import check_complete, narrow
 from backends.errors import LoadFailed
 from backends.spec import ModelSpec, TensorSpec
 from backends.torch import exported_check, exported_signature, faults, signature
@@ -161,9 +162,7 @@ def _program(module: Any, described: Described, spec: ModelSpec, *, writes: bool
     given = {value.name: value for value in described.inputs}
     places, output_places = described.places, described.output_places
     inputs_of = signature.assign(spec.inputs, list(given)) if spec.inputs else {name: name for name in given}
-    missing = [name for name in given if name not in inputs_of.values()]
-    if missing:
-        raise LoadFailed(f"the model needs input(s) {', '.join(map(repr, missing))}, which the declared inputs lack")
+    check_complete(given, inputs_of.values())
     outputs_of = _outputs_of(spec.outputs, list(output_places))
     source = {own: name for name, own in inputs_of.items()}
 
@@ -174,8 +173,8 @@ def _program(module: Any, described: Described, spec: ModelSpec, *, writes: bool
     batch = _batch_size(described) if not keeps_state else None
     return Program(
         platform=PLATFORM,
-        inputs=tuple(signature.narrow(spec.inputs, [value.spec() for value in described.inputs], inputs_of)),
-        outputs=tuple(signature.narrow(spec.outputs, [value.spec() for value in described.outputs], outputs_of)),
+        inputs=narrow("input", spec.inputs, [value.spec() for value in described.inputs], own_names=inputs_of),
+        outputs=narrow("output", spec.outputs, [value.spec() for value in described.outputs], own_names=outputs_of),
         run=run,
         numbers=frozenset(source[value.name] for value in described.inputs if value.is_number),
         writes_inputs=writes,

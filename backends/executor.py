@@ -30,10 +30,6 @@ from backends.wire import WireError
 _CREDITS_FLOOR = 8
 #: Where requests have to be here for a rule of the queue to see them. What comes on top waits in the gateway, in order.
 _CREDITS_TO_WAIT = 4096
-#: Answers of batches shorter than this leave together, if more requests wait: one system call, one wake-up.
-_SHORT_NS = 200_000
-#: But they leave at least this often, so that the gateway works on the first while the next are computed.
-_HOLD_NS = 100_000
 #: Where nothing joins a waiting batch, looking at the socket before each one would cost as much as a small batch.
 _LOOK_NS = 200_000
 
@@ -55,7 +51,6 @@ class Executor:
         self._over = False
         self._fault: BaseException | None = None
         self._running: dict[int, int] = {}  # thread -> start of its batch, for the heartbeat
-        self._sent_ns = 0  # when answers left last
         self._looked_ns = 0  # when the socket was read last
         self.executions = 0
         self.credits = 2 * spec.instances * max(signature.max_batch_size, _CREDITS_FLOOR)
@@ -119,7 +114,6 @@ class Executor:
     def _acquire_turn(self) -> None:
         if self._turn.acquire(blocking=False):
             return
-        self._port.flush()
         if self._lookout is not None:
             self._lookout.relieve()
         self._turn.acquire()
@@ -142,7 +136,6 @@ class Executor:
                 return batch
             if self._draining and not len(batcher):
                 return None
-            self._port.flush()
             wake = batcher.wake_at(now)
             self._take_in(None if wake is None else max(0.0, (wake - now) / 1e9))
         return None
@@ -232,18 +225,10 @@ class Executor:
         results = self._results(batch, arrays, wanted, started)
         self._await_turn()
         durations = (joined - started, inferred - joined, time.monotonic_ns() - inferred)
-        self._port.answer(results, sum(request.rows for request in batch), durations, self._holds(started, inferred))
-
-    def _holds(self, started: int, now: int) -> bool:
-        """Whether the answers may wait for those of the next batch."""
-        if len(self._batcher) and now - started < _SHORT_NS and now - self._sent_ns < _HOLD_NS:
-            return True
-        self._sent_ns = now
-        return False
+        self._port.answer(results, sum(request.rows for request in batch), durations)
 
     def _await_turn(self) -> None:
         if self._turns is not None:
-            self._port.flush()  # what is held must not wait for the others
             self._turns.wait()
 
     def _wanted(self, batch: Batch) -> tuple[str, ...]:

@@ -44,7 +44,6 @@ class Port:
         self._reader = TensorReader(requests)
         self._writer = TensorWriter(responses, threshold)
         self._sending = threading.Lock()
-        self._held: list[bytes] = []
 
     def receive(self, timeout_s: float | None, bell: int | None = None) -> list[tuple[ToWorker, memoryview]]:
         """Whatever has arrived; waits up to ``timeout_s`` (None: for ever) if nothing has, or until ``bell`` rings.
@@ -84,27 +83,17 @@ class Port:
         results: Sequence[tuple[int, int, list[Tensor]]],
         batch_size: int,
         durations: Sequence[int],
-        hold: bool = False,
     ) -> None:
-        """Send a batch's answers: (id, queue_ns, outputs) each, and (input, infer, output) nanoseconds.
-
-        With ``hold`` they leave with whatever is sent next, or with ``flush``.
-        """
+        """Send a batch's answers: (id, queue_ns, outputs) each, and (input, infer, output) nanoseconds."""
         inline: list[Buffer] = []
         with self._sending:
             answers = [Answer(id, self._writer.place(outputs, inline), queue) for id, queue, outputs in results]
             try:
-                self._write(Answers(answers, batch_size, *durations), inline, hold)
+                self._write(Answers(answers, batch_size, *durations), inline)
             except WireError:  # too large for a frame: nothing was sent, the caller has to say so instead
                 for answer in answers:
                     self._writer.release(answer.tensors)
                 raise
-
-    def flush(self) -> None:
-        """Send what is held."""
-        if self._held:
-            with self._sending:
-                self._send(self._take_held())
 
     def release(self, offsets: list[int]) -> None:
         """The gateway has consumed these blocks. Raises ``WireError`` for one that is not in use."""
@@ -120,22 +109,13 @@ class Port:
         with contextlib.suppress(OSError):  # the gateway has closed it already
             self._sock.shutdown(socket.SHUT_RD)
 
-    def _write(self, message: msgspec.Struct, inline: Sequence[Buffer], hold: bool = False) -> None:
+    def _write(self, message: msgspec.Struct, inline: Sequence[Buffer]) -> None:
         parts = encode(message, inline)
-        if sum(map(len, parts)) < _JOIN_BELOW:
-            self._held.append(b"".join(parts))  # a copy, too: a backend may use its memory again
-            if not hold:
-                self._send(self._take_held())
-        else:
-            self._send([*self._take_held(), *parts])
-
-    def _take_held(self) -> list[bytes]:
-        held, self._held = self._held, []
-        return [held[0] if len(held) == 1 else b"".join(held)] if held else []
-
-    def _send(self, parts: Sequence[Buffer]) -> None:
         try:
-            for part in parts:
-                self._sock.sendall(part)
+            if sum(map(len, parts)) < _JOIN_BELOW:
+                self._sock.sendall(b"".join(parts))
+            else:
+                for part in parts:
+                    self._sock.sendall(part)
         except ConnectionError as error:
             raise Disconnected from error

@@ -90,7 +90,7 @@ def test_answers_and_failures_leave_in_order_where_that_is_asked_for(
     drained(worker)
 
 
-def test_short_answers_leave_together_while_more_requests_wait_and_none_is_kept(start: Callable[..., Worker]) -> None:
+def test_many_short_requests_are_answered_in_order_and_none_is_kept(start: Callable[..., Worker]) -> None:
     worker = start(echo)
     count = 200
     worker.ask(*range(count))
@@ -104,8 +104,21 @@ def answers(message: object) -> list[Any]:
     return message.answers
 
 
+def test_an_answer_does_not_wait_for_the_next_request_to_be_run(start: Callable[..., Worker]) -> None:
+    """That one may take long, or end the worker and the answer with it."""
+    gates = Gates()
+    worker = start(gates)
+    gates.open(*range(5))
+    worker.ask(*range(6))
+    gates.wait_running(6)
+    assert worker.outcomes(5) == [("answered", number) for number in range(5)]
+    gates.open(5)
+    assert worker.outcomes(1) == [("answered", 5)]
+    drained(worker)
+
+
 def test_what_the_model_does_to_its_memory_later_does_not_change_an_answer(start: Callable[..., Worker]) -> None:
-    """An answer may be held until the next one leaves: it is a copy by then."""
+    """A backend may use its memory again as soon as its call is over."""
     memory = np.zeros((1, 2), np.float32)
 
     def infer(inputs: Arrays) -> Arrays:

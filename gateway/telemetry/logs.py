@@ -35,6 +35,12 @@ def configure(log_format: str = "text", level: str = "info", stream: TextIO | No
     # These tell of every request or of their own inner life; ours tell what matters.
     for noisy in ("httpx", "httpcore", "aiosqlite", "alembic", "asyncio", "uvicorn"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_lost_client)
+
+
+def _is_no_lost_client(record: logging.LogRecord) -> bool:
+    """gRPC calls it an error, with a stack, when a client leaves just as its answer is sent."""
+    return not (record.exc_info and getattr(record.exc_info[0], "__name__", "") == "ExecuteBatchError")
 
 
 def _add_request_id(record: logging.LogRecord) -> bool:

@@ -96,6 +96,14 @@ def rest_client(server: Server, *, reset: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def pipelining_client(server: Server) -> Iterator[None]:
+    """Sends several requests at once, of which all but the first wait for the one before."""
+    with connect(server) as connection:
+        connection.sendall(rest_request() * 3)
+        yield
+
+
+@contextlib.contextmanager
 def grpc_client(server: Server) -> Iterator[None]:
     """The same over gRPC, with a cancel."""
     with grpc_stub(server) as stub:
@@ -107,6 +115,7 @@ def grpc_client(server: Server) -> Iterator[None]:
 LEAVE: Final[dict[str, Callable[[Server], contextlib.AbstractContextManager[None]]]] = {
     "REST, closed": lambda server: rest_client(server, reset=False),
     "REST, reset": lambda server: rest_client(server, reset=True),
+    "REST, pipelining": pipelining_client,
     "gRPC, cancelled": grpc_client,
 }
 

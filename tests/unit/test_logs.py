@@ -87,3 +87,13 @@ def test_below_the_level_nothing_is_written_and_configuring_again_replaces() -> 
     assert first.getvalue() == ""
     assert "unheard" not in second.getvalue()
     assert "heard" in second.getvalue()
+
+
+def test_a_client_that_left_during_its_answer_is_no_error() -> None:
+    """gRPC's own class cannot be made here: its constructor is closed."""
+    stream = io.StringIO()
+    logs.configure("text", "info", stream)
+    for error in (type("ExecuteBatchError", (Exception,), {})("gone"), ValueError("ours")):
+        logging.getLogger("grpc._cython.cygrpc").error("raised in core", exc_info=error)
+    assert "gone" not in stream.getvalue()
+    assert "ours" in stream.getvalue()

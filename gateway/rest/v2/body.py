@@ -14,17 +14,17 @@ _STEP: Final = 1 << 20
 class Body:
     """Collects the chunks of a body of at most ``limit`` bytes."""
 
-    __slots__ = ("_chunks", "_limit", "_size")
+    __slots__ = ("_chunks", "_limit", "size")
 
     def __init__(self, limit: int) -> None:
         self._chunks: list[bytes] = []
         self._limit = limit
-        self._size = 0
+        self.size = 0
 
     def add(self, chunk: bytes) -> None:
         """One more chunk. Raises ``PayloadTooLarge``."""
-        self._size += len(chunk)
-        if self._size > self._limit:
+        self.size += len(chunk)
+        if self.size > self._limit:
             self._chunks.clear()
             raise too_large(self._limit)
         self._chunks.append(chunk)

@@ -14,7 +14,7 @@ export PYTHON VENV
 BIN := $(VENV)/bin
 SOURCES := gateway registry backends tests benchmarks examples scripts
 
-.PHONY: help setup setup-dev demo test check format bench constraints image clean
+.PHONY: help setup setup-demo setup-dev demo test check format bench constraints image clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -22,10 +22,13 @@ help: ## list the targets
 setup: ## make the virtual environment and install the server with its ONNX backend
 	@scripts/setup.sh run
 
-setup-dev: # the same, and the tools for tests and checks
+setup-demo: # the same, and the backends of torch and TensorFlow
+	@scripts/setup.sh demo
+
+setup-dev: # all of it, and the tools for tests and checks
 	@scripts/setup.sh dev
 
-demo: setup ## a tour on real models; leaves the server up
+demo: setup-demo ## a tour on real models; leaves the server up
 	@exec $(BIN)/tensorgate demo $(ARGS)
 
 test: check ## check, then run every test

@@ -44,6 +44,17 @@ class Mapping:
             raise ValueError(f"block {offset}+{size} lies outside the arena of {self.capacity} bytes")
         return self.view[offset : offset + size]
 
+    def discard(self, offset: int, size: int) -> None:
+        """Give the pages of a free range back to the system; they are zero when they are used again.
+
+        For the writing side, which knows what is free. A kernel that does not offer it leaves everything as it is.
+        """
+        start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = (offset + size) // mmap.PAGESIZE * mmap.PAGESIZE
+        if end > start:
+            with contextlib.suppress(OSError):
+                self._map.madvise(mmap.MADV_REMOVE, start, end - start)
+
     def close(self) -> None:
         """Unmap, unless a tensor still looks into it: then the memory goes with the last view."""
         self.view.release()
@@ -63,6 +74,7 @@ class Allocator:
         self._unused = 0
         self._free: dict[int, list[int]] = {}
         self._used: dict[int, int] = {}
+        self.releases = 0  # how many blocks were given back so far
 
     def allocate(self, size: int) -> int:
         """Offset of a block of at least ``size`` bytes, or -1 if there is no room."""
@@ -84,6 +96,23 @@ class Allocator:
         if block is None:
             raise ValueError(f"arena block at {offset} is not in use")
         self._free.setdefault(block, []).append(offset)
+        self.releases += 1
+
+    def free_ranges(self) -> list[tuple[int, int]]:
+        """Offset and size of what was used and is free now, neighbours joined.
+
+        If that is everything, blocks are of any size again.
+        """
+        ranges: list[tuple[int, int]] = []
+        for offset, size in sorted((offset, size) for size, offsets in self._free.items() for offset in offsets):
+            if ranges and sum(ranges[-1]) == offset:
+                ranges[-1] = (ranges[-1][0], ranges[-1][1] + size)
+            else:
+                ranges.append((offset, size))
+        if not self._used:
+            self._unused = 0
+            self._free.clear()
+        return ranges
 
     @property
     def used_bytes(self) -> int:

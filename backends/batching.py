@@ -6,8 +6,9 @@ Rules (those of Triton's dynamic batcher, but for the ageing and for what "delay
 
 * without a ``BatchingSpec``, or without a batch dimension, each request runs alone;
 * requests stand in line by arrival; one of priority p as if it had arrived (p - 1) times ``ageing_us`` later;
-* only requests with equal keys (names, datatypes, shapes past the batch dimension) share a batch, and a batch holds at
-  most ``max_batch_size`` rows; a request that is larger by itself still runs, alone;
+* only requests with equal keys (names, datatypes, shapes past the batch dimension, of which ``backends.padding`` leaves
+  the lengths out) share a batch, and a batch holds at most ``max_batch_size`` rows; a request that is larger by itself
+  still runs, alone;
 * the first in line decides the key, hence no request is passed by for ever. Inside its key the order is kept;
 * with preferred sizes the largest one that can be formed is sent at once;
 * otherwise the batch waits until the oldest request is ``max_queue_delay_us`` old, unless waiting is of no use: the

@@ -7,6 +7,7 @@ Options of the model (``ModelSpec.options``)
 
 =================== =================================================================================================
 ``fault_injection``  ``true`` allows all that follows; without it every other option and parameter here is refused
+``load_bytes``       the model holds that much memory
 ``load_delay_ms``    loading takes that long
 ``load_fail``        loading fails with this text
 ``load_crash``       the process ends while loading: an exit code, or the name of a signal (``SIGKILL``)
@@ -36,7 +37,7 @@ from backends.spec import ModelSpec, Signature, TensorSpec
 
 _LINE: Final = 80
 _SWITCH: Final = "fault_injection"
-_LOAD_FAULTS: Final = ("load_delay_ms", "load_fail", "load_crash", "load_hang")
+_LOAD_FAULTS: Final = ("load_bytes", "load_delay_ms", "load_fail", "load_crash", "load_hang")
 
 #: A fault's value, and the class of a failure: ``LoadFailed`` or ``InferenceFailed``.
 _Fault = Callable[[Any, type[BackendError]], None]
@@ -50,6 +51,7 @@ class EchoBackend(Backend):
     def __init__(self) -> None:
         self._source: dict[str, str] = {}
         self._faults_allowed = False
+        self._weights = b""
 
     def load(self, spec: ModelSpec) -> Signature:
         """Raises ``LoadFailed`` for inputs and outputs that do not pair up, and where the options ask for it."""
@@ -59,6 +61,7 @@ class EchoBackend(Backend):
         self._source = {output.name: source.name for source, output in zip(inputs, outputs, strict=True)}
         self.runtime = "echo"
         faults = {name.removeprefix("load_"): value for name, value in spec.options.items() if name in _LOAD_FAULTS}
+        self._weights = _held(faults.pop("bytes", "0"))
         _inject(faults, LoadFailed)
         return Signature("echo", inputs, outputs, *decide(spec, (*inputs, *outputs), rows_apart=True))
 
@@ -74,8 +77,8 @@ class EchoBackend(Backend):
         return {name: self._echo(name, inputs) for name in outputs or tuple(self._source)}
 
     def unload(self) -> None:
-        """Nothing is held."""
-        self._source = {}
+        """Give the memory back."""
+        self._source, self._weights = {}, b""
 
     def _echo(self, output: str, inputs: Arrays) -> Any:
         source = self._source.get(output)
@@ -132,6 +135,14 @@ def _inject(faults: Mapping[str, Any], failure: type[BackendError]) -> None:
         except ValueError as error:
             blame = LoadFailed if failure is LoadFailed else InvalidInput
             raise blame(f"{name} is {value!r}: {error}") from error
+
+
+def _held(value: str) -> bytes:
+    """That many bytes of memory, not one of which is zero: the kernel has to give every page."""
+    try:
+        return b"w" * _number(value)
+    except (ValueError, OverflowError) as error:
+        raise LoadFailed(f"load_bytes is {value!r}: {error}") from error
 
 
 def _print(value: Any, _: type[BackendError]) -> None:

@@ -20,6 +20,7 @@ from backends.contract import Arrays, Backend
 from backends.errors import BackendError, InferenceFailed
 from backends.lookout import Lookout
 from backends.messages import Cancel, Drain, Infer, Refusal, Release, ToWorker
+from backends.padding import Padding
 from backends.port import Disconnected, Port, sendable
 from backends.rows import join, split
 from backends.spec import ModelSpec, Signature
@@ -43,6 +44,9 @@ class Executor:
         self._instances = spec.instances
         self._batched = signature.max_batch_size > 0
         self._batcher = Batcher(signature.max_batch_size, signature.batching)
+        padding = signature.batching.padding if signature.batching is not None else None
+        self._padding = Padding(padding, signature) if padding is not None else None
+        self._key = self._padding.key if self._padding is not None else partial(batch_key, batched=self._batched)
         self._all_outputs = tuple(output.name for output in signature.outputs)
         self._outputs = {output.name: output.datatype for output in signature.outputs}
         self._turn = threading.Lock()
@@ -173,7 +177,7 @@ class Executor:
             arrived_ns=now,
             deadline_ns=now + message.timeout_us * 1000 if message.timeout_us else 0,
             rows=tensors[0].shape[0] if self._batched and tensors and tensors[0].shape else 1,
-            key=batch_key(tensors, parameters, self._batched) if self._batcher.joins else None,
+            key=self._key(tensors, parameters) if self._batcher.joins else None,
         )
         try:
             self._batcher.add(request)
@@ -217,12 +221,12 @@ class Executor:
 
     def _run(self, batch: Batch) -> None:
         started = time.monotonic_ns()
-        inputs = join(batch)
+        inputs = self._padding.join(batch) if self._padding is not None else join(batch)
         wanted = self._wanted(batch)
         joined = time.monotonic_ns()
         arrays = self._backend.infer(inputs, wanted, batch[0].parameters)
         inferred = time.monotonic_ns()
-        results = self._results(batch, arrays, wanted, started)
+        results = self._results(batch, self._shares(batch, inputs, arrays), wanted, started)
         self._await_turn()
         durations = (joined - started, inferred - joined, time.monotonic_ns() - inferred)
         self._port.answer(results, sum(request.rows for request in batch), durations)
@@ -240,13 +244,17 @@ class Executor:
             asked.update(request.outputs)
         return tuple(name for name in self._all_outputs if name in asked)
 
+    def _shares(self, batch: Batch, inputs: Arrays, outputs: Arrays) -> list[Arrays]:
+        if self._padding is not None:
+            return self._padding.split(batch, inputs, outputs)
+        return split(outputs, [request.rows for request in batch]) if len(batch) > 1 else [outputs]
+
     def _results(
-        self, batch: Batch, arrays: Arrays, wanted: tuple[str, ...], started: int
+        self, batch: Batch, shares: list[Arrays], wanted: tuple[str, ...], started: int
     ) -> list[tuple[int, int, list[Tensor]]]:
-        parts = split(arrays, [request.rows for request in batch]) if len(batch) > 1 else [arrays]
         return [
-            (request.id, started - request.arrived_ns, self._tensors(part, request.outputs or wanted))
-            for request, part in zip(batch, parts, strict=True)
+            (request.id, started - request.arrived_ns, self._tensors(share, request.outputs or wanted))
+            for request, share in zip(batch, shares, strict=True)
         ]
 
     def _tensors(self, arrays: dict[str, npt.NDArray[Any]], names: tuple[str, ...]) -> list[Tensor]:

@@ -13,7 +13,7 @@ import msgspec
 from backends.spec import ModelSpec, Signature
 
 #: Raised whenever the meaning of a message changes; both ends must agree.
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class TensorHead(msgspec.Struct, array_like=True, gc=False):
@@ -30,10 +30,14 @@ class TensorHead(msgspec.Struct, array_like=True, gc=False):
 
 
 class Load(msgspec.Struct, array_like=True, tag=1):
-    """Load the model; answered by ``Ready`` or ``Failed``, with ``Progress`` in between."""
+    """Load the model; answered by ``Ready`` or ``Failed``, with ``Progress`` in between.
+
+    ``idle_trim_s``: seconds without a request after which free memory goes back to the system; 0 is never.
+    """
 
     spec: ModelSpec
     heartbeat_s: float
+    idle_trim_s: float = 0.0
 
 
 class Infer(msgspec.Struct, array_like=True, tag=2, gc=False):
@@ -75,10 +79,40 @@ class Hello(msgspec.Struct, array_like=True, tag=32):
 
 
 class Progress(msgspec.Struct, array_like=True, tag=33):
-    """Loading goes on: ``fraction`` 0 to 1, and what is being done."""
+    """A stage of loading begins, the ``number``-th of ``count``, so long after the worker was told to load.
 
-    fraction: float
-    text: str
+    How far a stage is nobody knows, hence no fraction.
+    """
+
+    stage: str
+    number: int
+    count: int
+    elapsed_ns: int
+
+
+class LoadReport(msgspec.Struct, array_like=True, frozen=True):
+    """What a load took: the durations of its stages, and this process's resident memory.
+
+    ``base_bytes`` is what was resident once the framework was imported, ``rss_bytes`` once the model was loaded and
+    warmed up; the difference is the model's. ``peak_bytes`` is the most that was resident on the way.
+    """
+
+    import_ns: int
+    read_ns: int
+    warmup_ns: int
+    base_bytes: int
+    rss_bytes: int
+    peak_bytes: int
+
+    @property
+    def total_ns(self) -> int:
+        """All stages together."""
+        return self.import_ns + self.read_ns + self.warmup_ns
+
+    @property
+    def model_bytes(self) -> int:
+        """What the model added; 0 if it fitted into memory that was there already."""
+        return max(0, self.rss_bytes - self.base_bytes)
 
 
 class Ready(msgspec.Struct, array_like=True, tag=34):
@@ -87,8 +121,7 @@ class Ready(msgspec.Struct, array_like=True, tag=34):
     signature: Signature
     runtime: str
     credits: int
-    load_ns: int
-    rss_bytes: int
+    load: LoadReport
 
 
 class Failed(msgspec.Struct, array_like=True, tag=35):

@@ -104,6 +104,16 @@ class Port:
             except ValueError as error:
                 raise WireError(str(error)) from error
 
+    @property
+    def releases(self) -> int:
+        """How many blocks of the arena the gateway has given back so far."""
+        return self._writer.allocator.releases
+
+    def trim(self) -> None:
+        """Give the memory of free blocks back to the system."""
+        with self._sending:
+            self._writer.trim()
+
     def close(self) -> None:
         """Take nothing in any more: whoever waits for messages gets ``Disconnected``."""
         with contextlib.suppress(OSError):  # the gateway has closed it already

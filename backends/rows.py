@@ -19,15 +19,16 @@ def join(batch: Batch) -> dict[str, npt.NDArray[Any]]:
     All members have equal keys. Raises ``InvalidInput`` that names the tensor whose bytes do not fit its shape.
     """
     if len(batch) == 1:
-        return {tensor.name: _array(tensor) for tensor in batch[0].tensors}
+        return {tensor.name: array_of(tensor) for tensor in batch[0].tensors}
     parts: dict[str, list[npt.NDArray[Any]]] = {tensor.name: [] for tensor in batch[0].tensors}
     for request in batch:
         for tensor in request.tensors:
-            parts[tensor.name].append(_array(tensor))
+            parts[tensor.name].append(array_of(tensor))
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
-def _array(tensor: Tensor) -> npt.NDArray[Any]:
+def array_of(tensor: Tensor) -> npt.NDArray[Any]:
+    """A view of the tensor. Raises ``InvalidInput`` that names it if its bytes do not fit its shape."""
     try:
         return tensor.numpy()
     except (KeyError, ValueError) as error:

@@ -43,12 +43,27 @@ class QueuePolicy(msgspec.Struct, frozen=True):
     max_size: int = 0
 
 
+class PaddingSpec(msgspec.Struct, frozen=True):
+    """How requests of different lengths share a batch; lengths are sizes of variable axes past the batch dimension.
+
+    ``values``: input -> the number that its variable axes are padded with. ``masks``: input that is 1 in real places
+    and 0 in padded ones -> input of ``values`` that it is the mask of. ``crops``: output -> input whose lengths its
+    variable axes have. The longest of a batch is at most ``max_ratio`` times as long as the shortest; 0: any.
+    """
+
+    values: dict[str, int | float]
+    masks: dict[str, str] = {}
+    crops: dict[str, str] = {}
+    max_ratio: float = 0.0
+
+
 class BatchingSpec(msgspec.Struct, frozen=True):
     """How a worker orders its requests and forms batches (Triton's dynamic batcher).
 
     Without one each request runs alone, in order of arrival. Priorities are 1 (highest) to ``priority_levels``; a
     request that names none of them has ``default_priority``. For each ``ageing_us`` of waiting a request overtakes
     one level, so that none starves. ``policies`` holds those of single levels, ``policy`` is for the others.
+    Without ``padding`` only requests of one shape share a batch.
     """
 
     preferred_batch_sizes: tuple[int, ...] = ()
@@ -59,6 +74,7 @@ class BatchingSpec(msgspec.Struct, frozen=True):
     ageing_us: int = 1_000_000
     policy: QueuePolicy = QueuePolicy()
     policies: dict[int, QueuePolicy] = {}
+    padding: PaddingSpec | None = None
 
     @property
     def orders(self) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -79,41 +81,60 @@ def is_addressable(shape: tuple[int, ...]) -> bool:
     return len(shape) <= _MAX_DIMENSIONS and math.prod(size or 1 for size in shape) <= _MAX_ELEMENTS
 
 
-def iter_bytes(data: Buffer) -> Iterator[memoryview]:
-    """The elements of a BYTES buffer. Raises ``ValueError`` that names element and offset if a length lies."""
-    view, offset, index = memoryview(data), 0, 0
-    total = len(view)
-    while offset < total:
-        if total - offset < _LENGTH.size:
-            raise ValueError(f"element {index} at offset {offset}: {total - offset} byte(s) left, its length needs 4")
-        (length,) = _LENGTH.unpack_from(view, offset)
-        offset += _LENGTH.size
-        if length > total - offset:
-            raise ValueError(
-                f"element {index} at offset {offset - _LENGTH.size}: says {length} bytes, {total - offset} are left"
-            )
-        yield view[offset : offset + length]
-        offset += length
-        index += 1
+def element_bounds(data: Buffer, offset: int = 0, index: int = 0, stop: int = sys.maxsize) -> list[int]:
+    """Where the elements of a BYTES buffer begin, from element ``index`` at ``offset`` on, and where the last one ends.
+
+    At most up to element ``stop``: a long buffer is walked in parts. Raises ``ValueError`` that names element and
+    offset if a length lies.
+    """
+    bounds, total, unpack = [offset], len(data), _LENGTH.unpack_from
+    append, place = bounds.append, offset
+    try:
+        for _ in range(index, stop):
+            if place >= total:
+                break
+            place += unpack(data, place)[0] + 4
+            append(place)
+    except struct.error:
+        index += len(bounds) - 1
+        text = f"element {index} at offset {place}: {total - place} byte(s) left, its length needs 4"
+        raise ValueError(text) from None
+    if place > total:
+        begin, index = bounds[-2], index + len(bounds) - 2
+        (length,) = unpack(data, begin)
+        raise ValueError(f"element {index} at offset {begin}: says {length} bytes, {total - begin - 4} are left")
+    return bounds
+
+
+def elements(data: Buffer, bounds: list[int]) -> list[bytes]:
+    """The elements of a BYTES buffer that lie between ``bounds``."""
+    first = bounds[0]
+    part = bytes(memoryview(data)[first : bounds[-1]])  # slices of bytes are made faster than those of other buffers
+    return [part[begin - first + 4 : end - first] for begin, end in itertools.pairwise(bounds)]
 
 
 def bytes_to_array(data: Buffer, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """BYTES buffer -> object array of ``bytes``. Raises ``ValueError`` unless it holds one element per place."""
-    elements = [bytes(element) for element in iter_bytes(data)]
+    bounds = element_bounds(data)
     array = np.empty(element_count(shape), dtype=object)
-    if len(elements) != len(array):  # numpy would repeat a single one
-        raise ValueError(f"{len(elements)} element(s), shape {list(shape)} has {len(array)}")
-    array[:] = elements
+    if len(bounds) - 1 != len(array):  # numpy would repeat a single one
+        raise ValueError(f"{len(bounds) - 1} element(s), shape {list(shape)} has {len(array)}")
+    array[:] = elements(data, bounds)
     return array.reshape(shape)
 
 
 def array_to_bytes(array: npt.NDArray[Any]) -> bytes:
     """Object or string array -> BYTES buffer, ``str`` elements as UTF-8. Raises ``TypeError`` for others."""
-    parts: list[bytes | bytearray] = []
-    for element in array.reshape(-1).tolist():
+    return pack_elements(array.reshape(-1).tolist())
+
+
+def pack_elements(values: Iterable[Any]) -> bytes:
+    """``bytes`` and ``str`` -> BYTES buffer, ``str`` as UTF-8. Raises ``TypeError`` for others."""
+    parts: list[bytes] = []
+    append, pack = parts.append, _LENGTH.pack
+    for element in values:
         raw = element.encode() if isinstance(element, str) else element
-        if not isinstance(raw, bytes | bytearray):  # bytes(3) would be three zeros
+        if not isinstance(raw, (bytes, bytearray)):  # bytes(3) would be three zeros
             raise TypeError(f"an element of a BYTES tensor is {type(element).__name__}; it has to be bytes or str")
-        parts.append(_LENGTH.pack(len(raw)))
-        parts.append(raw)
+        append(pack(len(raw)) + raw)
     return b"".join(parts)

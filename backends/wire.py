@@ -137,6 +137,12 @@ class TensorWriter:
             if head.offset >= 0:
                 self.allocator.release(head.offset)
 
+    def trim(self) -> None:
+        """Give the memory of free blocks back to the system."""
+        for offset, size in self.allocator.free_ranges():
+            if self._arena is not None:
+                self._arena.discard(offset, size)
+
 
 class TensorReader:
     """Turns heads into tensors over the payload or the arena, without a copy."""

@@ -12,7 +12,6 @@ import ctypes
 import fcntl
 import gc
 import os
-import resource
 import signal
 import socket
 import sys
@@ -24,11 +23,11 @@ from backends.arena import Mapping
 from backends.contract import Backend
 from backends.errors import LoadFailed
 from backends.executor import Executor
-from backends.loader import create
+from backends.memory import Idleness, give_back, rss_bytes
 from backends.messages import PROTOCOL_VERSION, Drain, Drained, Failed, Heartbeat, Hello, Load, Ready
+from backends.padding import offered
 from backends.port import Disconnected, Port, sendable
-from backends.spec import Signature
-from backends.warmup import warm_up
+from backends.stages import load_in_stages
 from backends.wire import WireError
 
 EXIT_DRAINED, EXIT_NOT_LOADED, EXIT_NO_GATEWAY, EXIT_RUBBISH = 0, 3, 4, 5
@@ -99,21 +98,17 @@ def _serve(port: Port) -> int:
     load = _wait_load(port)
     if load is None:
         return EXIT_DRAINED
-    backend: Backend | None = None
-    started = time.monotonic_ns()
     try:
-        backend = create(load.spec.framework)
-        signature = backend.load(load.spec)
-        warm_up(backend, load.spec, signature)
+        backend, signature, report = load_in_stages(load.spec, port.send)
+        signature = offered(load.spec, signature)
     except LoadFailed as error:
         return _not_loaded(port, error.kind, str(error))
     except (Exception, SystemExit) as error:  # a framework may raise anything: the operator sees all of it in the log
         traceback.print_exc()
         return _not_loaded(port, LoadFailed.kind, f"{type(error).__name__}: {error}")
     executor = Executor(port, backend, load.spec, signature)
-    port.send(_ready(backend, signature, executor, time.monotonic_ns() - started))
-    _start_heartbeat(port, executor, load.heartbeat_s)
-    gc.collect()
+    port.send(Ready(signature, backend.runtime, executor.credits, report))
+    _start_heartbeat(port, executor, backend, load)
     gc.freeze()  # framework and model stay for ever: looking through them for garbage would only cost
     executor.run()
     backend.unload()
@@ -139,26 +134,32 @@ def _not_loaded(port: Port, kind: str, text: str) -> int:
     return EXIT_NOT_LOADED
 
 
-def _ready(backend: Backend, signature: Signature, executor: Executor, load_ns: int) -> Ready:
-    return Ready(signature, backend.runtime, executor.credits, load_ns, rss_bytes())
+def _start_heartbeat(port: Port, executor: Executor, backend: Backend, load: Load) -> None:
+    idleness = Idleness(load.idle_trim_s)
 
-
-def _start_heartbeat(port: Port, executor: Executor, period_s: float) -> None:
     def beat() -> None:
         while True:
-            time.sleep(period_s)
+            time.sleep(load.heartbeat_s)
+            waiting, age = executor.waiting(), executor.batch_age_ns()
+            activity = (executor.executions, port.releases)
+            if idleness.is_due(activity, time.monotonic(), busy=bool(waiting or age)):
+                _trim(port, backend)
             try:
-                port.send(Heartbeat(executor.executions, executor.waiting(), executor.batch_age_ns(), rss_bytes()))
+                port.send(Heartbeat(executor.executions, waiting, age, rss_bytes()))
             except Disconnected:
                 os._exit(EXIT_NO_GATEWAY)  # the main thread may be deep in C code
 
     threading.Thread(target=beat, name="heartbeat", daemon=True).start()
 
 
-def rss_bytes() -> int:
-    """Resident memory of this process."""
-    with open("/proc/self/statm", "rb") as statm:
-        return int(statm.read().split()[1]) * resource.getpagesize()
+def _trim(port: Port, backend: Backend) -> None:
+    """Nobody has asked for a while: others can use what is kept for the next request."""
+    try:
+        backend.trim()
+    except Exception:  # a courtesy; what is wrong with the model shows in its requests
+        traceback.print_exc()
+    port.trim()
+    give_back()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from litestar import Litestar
 
 from gateway.lifecycle.catalog import Catalog
 from gateway.lifecycle.manager import Manager
+from gateway.lifecycle.room import Room
+from gateway.placement.nvml import Nvml
 from gateway.rest.app import make_app
 from gateway.rest.v2.app import V2App
 from gateway.serving.controlplane import ControlPlane
@@ -39,7 +41,9 @@ def build(settings: Settings) -> Gateway:
         heartbeat_timeout_s=settings.heartbeat_timeout_s,
         execution_timeout_s=settings.execution_timeout_s,
         drain_timeout_s=settings.drain_timeout_s,
+        memory_bytes=settings.worker_memory_limit_bytes,
         arena_bytes=settings.arena_bytes,
+        idle_trim_s=settings.idle_trim_s,
         allow_code=settings.allow_code,
     )
     interpreters = {framework: str(path) for framework, path in settings.interpreters.items()}
@@ -50,6 +54,8 @@ def build(settings: Settings) -> Gateway:
         interpreters,
         max_waiting=settings.max_waiting,
         strict_readiness=settings.strict_readiness,
+        max_loading=settings.max_loading,
+        room=Room(catalog, reserve_bytes=settings.memory_reserve_bytes, inventory=Nvml()),
     )
     dataplane = DataPlane(catalog, manager)
     controlplane = ControlPlane(store, manager)

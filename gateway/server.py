@@ -110,6 +110,7 @@ async def _running(
         manager = tasks.create_task(_manage(gateway, settings), name="manager")
         yield
         gateway.manager.drain_by(time.monotonic() + settings.drain_timeout_s)
+        gateway.controlplane.events.close()
         http.should_exit = True
         await asyncio.gather(serving, grpc_server.stop(settings.drain_timeout_s))
         manager.cancel()

@@ -22,24 +22,16 @@ from pydantic_settings import SettingsError as UnreadableEnvironment
 
 from backends.spec import FRAMEWORKS
 from gateway.network import is_loopback
+from gateway.sizes import parse_size
 
 PREFIX: Final = "TENSORGATE_"
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 #: Variables with our prefix that the command line's client reads, and the server does not.
 CLIENT_VARIABLES: Final = ("TENSORGATE_URL", "TENSORGATE_API_KEY")
 
-_UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-_SIZE: Final = re.compile(r"(\d+) ?([KMG]?i?B)?", re.IGNORECASE)
-
 
 class ConfigurationError(Exception):
     """The server cannot start as it is configured; the text names what is wrong and how to mend it."""
-
-
-def parse_size(value: object) -> object:
-    """``"64 MiB"`` -> 67108864; what is no such text is left to the field's own check."""
-    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    return int(match[1]) * _UNITS[(match[2] or "").upper()] if match else value
 
 
 def _split_paths(value: object) -> object:
@@ -83,7 +75,9 @@ def _default_database(validated: dict[str, Any]) -> str:
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+SecondsOrNever = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 Bytes = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=1 << 50)]
+BytesOrNone = Annotated[int, BeforeValidator(parse_size), Field(ge=0, le=1 << 50)]
 
 
 class Settings(BaseSettings):
@@ -113,6 +107,17 @@ class Settings(BaseSettings):
     )
     load_timeout_s: Seconds = Field(
         default=300.0, description="seconds a model may take to load: over 0, at most 86400"
+    )
+    idle_trim_s: SecondsOrNever = Field(
+        default=60.0, description="seconds without a request after which a worker gives memory back; 0 (never) to 86400"
+    )
+    max_loading: int = Field(default=2, ge=1, le=64, description="versions that may load at a time: 1 to 64")
+    memory_reserve_bytes: BytesOrNone = Field(
+        default=0,
+        description="memory that loads leave free, such as 2GiB: they wait until they fit; 0: they wait for each other",
+    )
+    worker_memory_limit_bytes: BytesOrNone = Field(
+        default=0, description="resident memory above which a worker is ended and started again, such as 8GiB; 0: any"
     )
     heartbeat_s: Seconds = Field(
         default=1.0, description="seconds between a worker's heartbeats: over 0, at most 86400"

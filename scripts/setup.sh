@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Makes the virtual environment and installs into it what the product (run) or the work on it (dev) needs.
+# Makes the virtual environment and installs into it what the product with its ONNX backend (run), the tour of all its
+# frameworks (demo) or the work on it (dev) needs.
 # Says so in a line and returns at once when pyproject.toml, constraints.txt and this script have not changed since.
-# Usage: scripts/setup.sh run|dev    VENV (default .venv) names the folder, PYTHON the interpreter to try first.
+# Usage: scripts/setup.sh run|demo|dev    VENV (default .venv) names the folder, PYTHON the interpreter to try first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 profile=${1:-}
 case $profile in
-  run) extras=onnx,demo groups=() ;;
-  dev) extras=onnx,torch,tf,demo,postgres groups=(--group dev) ;;
-  *) echo "usage: scripts/setup.sh run|dev" >&2; exit 2 ;;
+  run) extras=onnx,demo groups=() enough=(run demo dev) ;;
+  demo) extras=onnx,torch,tf,demo groups=() enough=(demo dev) ;;
+  dev) extras=onnx,torch,tf,demo,postgres groups=(--group dev) enough=(dev) ;;
+  *) echo "usage: scripts/setup.sh run|demo|dev" >&2; exit 2 ;;
 esac
 venv=${VENV:-.venv}
 python=$venv/bin/python
@@ -53,13 +55,13 @@ pip_install() {
 # The folder belongs to the fingerprint because an editable install points at it.
 fingerprint() { { pwd; "$python" --version; cat pyproject.toml constraints.txt scripts/setup.sh; } | sha256sum; }
 
-# Every dev environment is a run environment too.
+# What is more than asked for is enough.
 is_ready() {
   [ -x "$python" ] || return 1
-  local wanted mark
+  local wanted made
   wanted=$(fingerprint)
-  for mark in "$venv/.ready-dev" "$venv/.ready-$profile"; do
-    [ -f "$mark" ] && [ "$(<"$mark")" = "$wanted" ] && return 0
+  for made in "${enough[@]}"; do
+    [ -f "$venv/.ready-$made" ] && [ "$(<"$venv/.ready-$made")" = "$wanted" ] && return 0
   done
   return 1
 }

@@ -36,6 +36,10 @@ class OnnxBackend(Backend):
         self._has_bf16_outputs = False
         self._is_plain = False
 
+    def import_framework(self, spec: ModelSpec) -> None:
+        """Import onnxruntime."""
+        import_onnxruntime()
+
     def load(self, spec: ModelSpec) -> Signature:
         """Raises ``LoadFailed``: no model or half of one, data outside its folder, a wrong option or declaration."""
         chosen = options.parse(spec, usable_cores())

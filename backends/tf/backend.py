@@ -19,7 +19,7 @@ from backends.spec import ModelSpec, Signature, TensorSpec
 from backends.tensor import NUMPY_DTYPE
 from backends.tf import archive, artifact, options
 from backends.tf.keras_model import KerasModel
-from backends.tf.library import import_tensorflow, text_of
+from backends.tf.library import import_interpreter, import_tensorflow, text_of
 from backends.tf.lite import LiteModel
 from backends.tf.model import Model, Run
 from backends.tf.saved_model import SavedModel
@@ -40,6 +40,11 @@ class TfBackend(Backend):
         self._inputs: tuple[TensorSpec, ...] = ()
         self._outputs: tuple[str, ...] = ()
         self._bfloat16: Any = None
+
+    def import_framework(self, spec: ModelSpec) -> None:
+        """Import TensorFlow, or for a .tflite model its interpreter alone."""
+        is_lite = artifact.locate(Path(spec.path)).kind == artifact.LITE
+        (import_interpreter if is_lite else import_tensorflow)()
 
     def load(self, spec: ModelSpec) -> Signature:
         """Raises ``LoadFailed``: no model, half a model, code in it, a wrong option or declaration, no such device."""

@@ -7,6 +7,7 @@ how it is told apart: ``backends.torch.artifact``. Models that generate text are
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 from contextlib import AbstractContextManager
 from typing import Any
@@ -30,6 +31,10 @@ class TorchBackend(Backend):
         self._engine: Any = None
         self._turn: AbstractContextManager[Any] = contextlib.nullcontext()
 
+    def import_framework(self, spec: ModelSpec) -> None:
+        """Import torch."""
+        importlib.import_module("backends.torch.framework")
+
     def load(self, spec: ModelSpec) -> Signature:
         """Raises ``LoadFailed``: what is no model, would run code of its author, or is declared wrongly."""
         from backends.torch import loading
@@ -49,6 +54,12 @@ class TorchBackend(Backend):
         with self._turn:
             answers: Arrays = self._engine.run(inputs, names)
         return answers
+
+    def trim(self) -> None:
+        """Give back device memory that torch keeps."""
+        from backends.torch import faults
+
+        faults.release_memory()
 
     def unload(self) -> None:
         """Give the model and its memory back."""

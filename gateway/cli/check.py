@@ -66,5 +66,6 @@ async def _of_settings(settings: Settings) -> list[Finding]:
         *await findings.registry(settings, settings.model_repository),
         *await asyncio.to_thread(findings.ports, settings),
         *await asyncio.to_thread(findings.frameworks, settings, needed),
+        *await asyncio.to_thread(findings.devices),
         *models,
     ]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from typing import Annotated, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, urlsplit
 
 import typer
 
 from gateway.cli.errors import CommandFailed
+from gateway.cli.following import OnEvent, call_following
 from gateway.network import is_loopback
 from gateway.serving.keys import read_admin_key
 from gateway.settings import client_settings, load
+
+if TYPE_CHECKING:
+    import httpx
 
 #: For calls that load no model.
 TIMEOUT_S: Final = 30.0
@@ -37,25 +43,49 @@ class AdminClient:
         """The JSON answer of a POST, with ``?wait=`` if that is asked for; ``timeout_s`` ``None`` is endless."""
         return self._call("POST", path, body=body, wait_s=wait_s, timeout_s=timeout_s)
 
+    def post_following(self, *path: str, on_event: OnEvent, body: object = None, wait_s: float = 0.0) -> Any:
+        """The same without an end; ``on_event`` is called for what the server publishes until it answers."""
+        import httpx
+
+        async def call() -> httpx.Response:
+            async with httpx.AsyncClient(**self._options(None)) as client:
+                request = client.build_request("POST", self._address(*path), json=body, params=_wait(wait_s))
+                events = client.build_request("GET", self._address("events"))
+                return await call_following(client, request, events, on_event)
+
+        return self._answered(lambda: asyncio.run(call()))
+
     def _call(
         self, method: str, path: tuple[str, ...], *, timeout_s: float | None, body: object = None, wait_s: float = 0.0
     ) -> Any:
         import httpx
 
-        url = "/".join([f"{self.url}/admin/v1", *(quote(part, safe="") for part in path)])
-        # A proxy of the environment is for the way out, never for this machine itself.
+        def call() -> httpx.Response:
+            with httpx.Client(**self._options(timeout_s)) as client:
+                return client.request(method, self._address(*path), json=body, params=_wait(wait_s))
+
+        return self._answered(call)
+
+    def _answered(self, call: Callable[[], httpx.Response]) -> Any:
+        import httpx
+
         try:
-            with httpx.Client(trust_env=not _is_local(self.url), timeout=timeout_s) as client:
-                response = client.request(
-                    method,
-                    url,
-                    json=body,
-                    params={"wait": wait_s} if wait_s else None,
-                    headers={"Authorization": f"Bearer {self._key}"},
-                )
+            response = call()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise CommandFailed(_unreachable(self.url, error)) from error
         return _answer(self.url, response)
+
+    def _address(self, *path: str) -> str:
+        return "/".join([f"{self.url}/admin/v1", *(quote(part, safe="") for part in path)])
+
+    def _options(self, timeout_s: float | None) -> dict[str, Any]:
+        # A proxy of the environment is for the way out, never for this machine itself.
+        headers = {"Authorization": f"Bearer {self._key}"}
+        return {"trust_env": not _is_local(self.url), "timeout": timeout_s, "headers": headers}
+
+
+def _wait(seconds: float) -> dict[str, float] | None:
+    return {"wait": seconds} if seconds else None
 
 
 def connect(url: str | None) -> AdminClient:

@@ -32,7 +32,10 @@ def demo(
     database: Database = None,
     exit: Annotated[bool, typer.Option("--exit", help="Stop at the end instead of leaving the server up.")] = False,
 ) -> None:
-    """Classify real files and compare real sentences over REST and gRPC, then leave the server up.
+    """Run real models over REST and gRPC, then leave the server up.
+
+    They tell the types of files, compare sentences, find speech and transcribe music; the two that listen run in two
+    frameworks each, which are compared. What is not installed is named and left out.
 
     Exit code 0 only if every answer was right. The demo keeps its models apart from yours: in the folder `demo` of the
     data folder, unless told otherwise.
@@ -69,20 +72,26 @@ def _settings(flags: dict[str, Any], config: Path | None) -> Settings:
 
 def _tour(running: Server, settings: Settings, found: Packages) -> bool:
     """All steps; whether everything was right."""
+    from backends.loader import is_installed
     from gateway.cli.client import AdminClient
-    from gateway.cli.tour import steps
+    from gateway.cli.tour import listening, models, steps
     from gateway.cli.tour.calls import Caller
     from gateway.serving.keys import read_admin_key
     from gateway.settings import sqlite_file
 
-    steps.register(AdminClient(running.http_url, read_admin_key(settings.admin_key_path)))
+    served = models.served(lambda framework: framework in settings.interpreters or is_installed(framework))
+    models.register(AdminClient(running.http_url, read_admin_key(settings.admin_key_path)), served)
     caller = Caller(running.http_url, running.grpc_address)
     try:
-        files_right = steps.classify(caller, found, sqlite_file(settings.database))
-        sentences_right = steps.compare(caller, found)
+        right = [
+            steps.classify(caller, found, sqlite_file(settings.database)),
+            steps.compare(caller, found),
+            listening.find_speech(caller, served),
+            listening.transcribe(caller, served),
+        ]
     finally:
         caller.close()
-    return files_right and sentences_right
+    return all(right)
 
 
 def _leave_up(running: Server, settings: Settings) -> None:

@@ -17,7 +17,9 @@ import msgspec
 
 from backends.loader import install_line, package_of
 from backends.spec import FRAMEWORKS
+from gateway.cli.output import size
 from gateway.network import bind, endpoint
+from gateway.placement.nvml import Nvml
 from gateway.serving.dataplane import SERVER_NAME
 from gateway.serving.keys import read_admin_key
 from gateway.settings import ConfigurationError, Settings, hide_password, sqlite_file, unknown_variables
@@ -205,6 +207,15 @@ def _who_serves_grpc(address: str) -> str:
             return ""
 
 
+def devices() -> list[Finding]:
+    """The GPUs, or why there are none, which stops nothing."""
+    inventory = Nvml()()
+    return [
+        Finding("device " + each.label, "ok", f"{each.name}, {size(each.free_bytes)} of {size(each.total_bytes)} free")
+        for each in inventory.devices
+    ] or [Finding("devices", "note", f"no GPU: {inventory.reason or 'the driver knows of none'}")]
+
+
 def framework(name: str, settings: Settings, needed: bool) -> Finding:
     """Whether the interpreter of a framework can run its workers; a missing framework matters if it is ``needed``."""
     interpreter = str(settings.interpreters.get(name, sys.executable))
@@ -283,4 +294,4 @@ async def _loads(version: NewVersion, settings: Settings) -> Finding:
         return Finding(subject, "wrong", str(error))
     finally:
         await replica.stop()
-    return Finding(subject, "ok", f"{ready.signature.platform}, loads in {ready.load_ns / 1e9:.2f} s")
+    return Finding(subject, "ok", f"{ready.signature.platform}, loads in {ready.load.total_ns / 1e9:.2f} s")

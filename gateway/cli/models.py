@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -11,7 +12,8 @@ import typer
 
 from gateway.cli.client import AsJson, Url, connect
 from gateway.cli.errors import CommandFailed
-from gateway.cli.output import print_json, print_table, size, spinner
+from gateway.cli.following import OnEvent
+from gateway.cli.output import load_text, print_json, print_table, size, spinner
 from registry.names import check_name, is_number
 
 app = typer.Typer(help="Models and their versions.", no_args_is_help=True)
@@ -53,8 +55,10 @@ def register(
         "deploy": deploy,
     }
     wait_s = timeout if deploy and not no_wait else 0.0
-    with spinner(f"registering {name}: the artifact is verified and loaded"):
-        info = client.post("models", name, "versions", body=body, wait_s=wait_s, timeout_s=None)
+    with spinner(f"registering {name}: the artifact is verified and loaded") as show_stage:
+        info = client.post_following(
+            "models", name, "versions", on_event=_stages_of(name, version, show_stage), body=body, wait_s=wait_s
+        )
     _report(info, f"registered {_label(info)} ({info['framework']}, {size(info['size_bytes'])})", as_json=json)
     if wait_s:
         _expect(info, "ready", timeout)
@@ -132,11 +136,25 @@ def _named(version: str, number: int | None) -> tuple[str, int]:
 
 def _change(verb: str, name: str, number: int, target: str, wait_s: float, *, as_json: bool, url: str | None) -> None:
     client = connect(url)
-    with spinner(f"{verb}ing {name}:{number}"):
-        info = client.post("models", name, "versions", str(number), verb, wait_s=wait_s, timeout_s=None)
+    with spinner(f"{verb}ing {name}:{number}") as show_stage:
+        info = client.post_following(
+            "models", name, "versions", str(number), verb, on_event=_stages_of(name, number, show_stage), wait_s=wait_s
+        )
     _report(info, _label(info), as_json=as_json)
     if wait_s:
         _expect(info, target, wait_s)
+
+
+def _stages_of(name: str, number: int | None, show_stage: Callable[[str], None]) -> OnEvent:
+    """Shows how far the loading of a version is, or of any of the model's if its number is not known yet."""
+
+    def on_event(kind: str, event: dict[str, Any]) -> None:
+        if kind != "progress" or event["model"] != name or number not in (None, event["version"]):
+            return
+        trial = ", on trial" if str(event["worker"]).startswith("probe-") else ""
+        show_stage(f"{_label(event)}{trial}: {event['stage']} ({event['number']} of {event['count']})")
+
+    return on_event
 
 
 def _report(info: Any, text: str, *, as_json: bool) -> None:
@@ -198,5 +216,7 @@ def _fields(version: Any) -> list[tuple[str, object]]:
         rows += [(kind[:-1], f"{t['name']} {t['datatype']} {t['shape']}") for t in signature[kind]]
     if version["signature"]:
         rows.append(("max batch size", signature["max_batch_size"]))
-    rows += [(f"worker {w['id']}", f"{w['state']}, pid {w['pid']}, {size(w['rss_bytes'])}") for w in version["workers"]]
+    for w in version["workers"]:
+        loaded = f", loaded {load_text(w['load'])}" if w["load"] else ""
+        rows.append((f"worker {w['id']}", f"{w['state']}, pid {w['pid']}, {size(w['rss_bytes'])}{loaded}"))
     return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,16 +51,19 @@ def _clean(value: object) -> str:
 
 
 @contextmanager
-def spinner(text: str) -> Iterator[None]:
-    """Show that ``text`` goes on, on a terminal; say nothing elsewhere."""
+def spinner(text: str) -> Iterator[Callable[[str], None]]:
+    """Show on a terminal that ``text`` goes on, and how far it is: what the function is called with.
+
+    Elsewhere that is a plain line on standard error each time, and ``text`` is not said.
+    """
     if not sys.stderr.isatty():
-        yield
+        yield lambda stage: print(_clean(stage), file=sys.stderr, flush=True)
         return
     from rich.console import Console
     from rich.markup import escape
 
-    with Console(stderr=True).status(escape(text)):
-        yield
+    with Console(stderr=True).status(escape(text)) as status:
+        yield lambda stage: status.update(escape(_clean(stage)))
 
 
 def size(count: int) -> str:
@@ -71,3 +74,8 @@ def size(count: int) -> str:
             break
         value /= 1024
     return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def load_text(load: Any) -> str:
+    """What a load took: ``in 1.84 s, 312.0 MiB (20.0 MiB of them the model's)``."""
+    return f"in {load['total_s']:.2f} s, {size(load['memory_bytes'])} ({size(load['model_bytes'])} of them the model's)"

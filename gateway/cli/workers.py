@@ -21,11 +21,13 @@ def list_workers(json: AsJson = False, url: Url = None) -> None:
         print_json(workers)
         return
     print_table(
-        ["id", "framework", "state", "pid", "memory", "restarts", "since", "reason"],
+        ["id", "framework", "state", "pid", "memory", "model's", "loaded in", "restarts", "since", "reason"],
         [
             (
                 *(w[key] for key in ("id", "framework", "state", "pid")),
                 size(w["rss_bytes"]),
+                size(w["load"]["model_bytes"]) if w["load"] else "",
+                f"{w['load']['total_s']:.2f} s" if w["load"] else "",
                 w["restarts"],
                 _local_time(w["started_at"]),
                 w["reason"],

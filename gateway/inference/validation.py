@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NoReturn
 
 from backends.spec import ITEM_SIZE, Signature, TensorSpec
-from backends.tensor import Tensor, is_addressable, iter_bytes
+from backends.tensor import Tensor, element_bounds, element_count, is_addressable
 from gateway.errors import InvalidRequest
+from gateway.inference.slices import LARGE, SLICE_ELEMENTS, Slices, whole
 
 
 class Validator:
@@ -20,10 +21,14 @@ class Validator:
         self._required = frozenset(spec.name for spec in signature.inputs if not spec.optional)
         self._outputs = frozenset(spec.name for spec in signature.outputs)
 
-    def check(self, inputs: list[Tensor], outputs: tuple[str, ...]) -> None:
-        """Raises ``InvalidRequest`` that names the tensor, what was found, what is expected, and the mend."""
+    def check(self, inputs: list[Tensor], outputs: tuple[str, ...]) -> tuple[Tensor, ...]:
+        """The tensors whose elements are still to be walked (``walk``): BYTES, and too many to do it here.
+
+        Raises ``InvalidRequest`` that names the tensor, what was found, what is expected, and the mend.
+        """
         specs = self._inputs
         seen = set()
+        large: tuple[Tensor, ...] = ()
         for tensor in inputs:
             spec = specs.get(tensor.name)
             if spec is None:
@@ -31,15 +36,18 @@ class Validator:
             if tensor.name in seen:
                 raise InvalidRequest(f"input '{tensor.name}' is given twice; give each input once")
             seen.add(tensor.name)
-            self._check_tensor(tensor, spec)
+            if self._check_tensor(tensor, spec):
+                large += (tensor,)
         if not self._required <= seen:
             self._missing_inputs(inputs)
         if self._max_batch_size:
             self._check_batch(inputs)
         if outputs:
             self._check_outputs(outputs)
+        return large
 
-    def _check_tensor(self, tensor: Tensor, spec: TensorSpec) -> None:
+    def _check_tensor(self, tensor: Tensor, spec: TensorSpec) -> bool:
+        """Whether its elements are still to be walked."""
         if tensor.datatype != spec.datatype:
             raise InvalidRequest(
                 f"input '{tensor.name}' has datatype {tensor.datatype}, model '{self._model}' expects {spec.datatype}"
@@ -54,7 +62,13 @@ class Validator:
             count *= size
         if not count and not is_addressable(shape):
             raise InvalidRequest(f"input '{tensor.name}' has shape {list(shape)}, larger than any memory; send less")
-        check_size(tensor, count)
+        if spec.datatype != "BYTES":
+            _check_size(tensor, count)
+            return False
+        if len(tensor.data) > LARGE:
+            return True
+        whole(_walk(tensor, count))
+        return False
 
     def _check_batch(self, inputs: list[Tensor]) -> None:
         if not inputs:  # all are optional, and nobody says how many rows the outputs shall have
@@ -100,24 +114,37 @@ class Validator:
         )
 
 
-def check_size(tensor: Tensor, count: int) -> None:
+def walk(tensors: tuple[Tensor, ...]) -> Slices[None]:
+    """Check the elements of BYTES tensors. Raises ``InvalidRequest``."""
+    for tensor in tensors:
+        yield from _walk(tensor, element_count(tensor.shape))
+
+
+def _check_size(tensor: Tensor, count: int) -> None:
     """The buffer against the shape. Raises ``InvalidRequest``; Python's integers do not overflow."""
-    size = len(tensor.data)
-    item = ITEM_SIZE[tensor.datatype]
-    if item:
-        if size != count * item:
-            raise InvalidRequest(
-                f"input byte size mismatch for input '{tensor.name}'. Expected {count * item} bytes for shape "
-                f"{list(tensor.shape)} of {tensor.datatype}, got {size}"
-            )
-        return
-    try:
-        found = sum(1 for _ in iter_bytes(tensor.data))
-    except ValueError as error:
+    size, expected = len(tensor.data), count * ITEM_SIZE[tensor.datatype]
+    if size != expected:
         raise InvalidRequest(
-            f"input '{tensor.name}' of BYTES is malformed: {error}; each element is a 4-byte little-endian length and "
-            "that many bytes"
-        ) from error
+            f"input byte size mismatch for input '{tensor.name}'. Expected {expected} bytes for shape "
+            f"{list(tensor.shape)} of {tensor.datatype}, got {size}"
+        )
+
+
+def _walk(tensor: Tensor, count: int) -> Slices[None]:
+    data, total = tensor.data, len(tensor.data)
+    found = offset = 0
+    while offset < total:
+        try:
+            bounds = element_bounds(data, offset, found, found + SLICE_ELEMENTS)
+        except ValueError as error:
+            raise InvalidRequest(
+                f"input '{tensor.name}' of BYTES is malformed: {error}; each element is a 4-byte little-endian length "
+                "and that many bytes"
+            ) from error
+        found += len(bounds) - 1
+        offset = bounds[-1]
+        if offset < total:
+            yield
     if found != count:
         raise InvalidRequest(
             f"expected {count} string elements for inference input '{tensor.name}' of shape {list(tensor.shape)}, "

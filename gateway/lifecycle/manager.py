@@ -20,13 +20,12 @@ from gateway.inference.validation import Validator
 from gateway.lifecycle import content, policy
 from gateway.lifecycle.background import in_background
 from gateway.lifecycle.catalog import Catalog
-from gateway.lifecycle.served import Served
+from gateway.lifecycle.readiness import Readiness
+from gateway.lifecycle.room import Room
+from gateway.lifecycle.served import Served, begin
 from gateway.lifecycle.state import VersionState, VersionStatus, WorkerStatus
-from gateway.modelconfig.parse import ConfigError, from_dict
-from gateway.modelconfig.spec import to_spec
-from gateway.proto.model_config_pb2 import ModelConfig
-from gateway.telemetry.statistics import ModelStatistics
-from gateway.workers.replica import NotLoaded, Replica, WorkerLimits
+from gateway.telemetry.events import EventLog
+from gateway.workers.replica import NotLoaded, Replica, Tell, WorkerLimits
 from registry.errors import StoreError
 from registry.record import ModelVersion
 from registry.store import ModelStore
@@ -35,6 +34,8 @@ log = logging.getLogger("tensorgate.lifecycle")
 
 #: How long after a failure the registry is read again.
 _REGISTRY_RETRY_S: Final = 5.0
+#: How often to look whether memory has become free, while a version waits for it.
+_MEMORY_LOOK_S: Final = 1.0
 #: What a worker gets in any case to leave in order.
 _LEAST_DRAIN_S: Final = 1.0
 
@@ -52,21 +53,24 @@ class Manager:
         max_waiting: int,
         strict_readiness: bool = True,
         max_loading: int = 2,
+        events: EventLog | None = None,
+        room: Room | None = None,
     ) -> None:
         self._store = store
         self.catalog = catalog
         self.catalog.is_read = False
+        self.events = events or EventLog()
+        self.room = room or Room(catalog)
         self._limits = limits
         self._interpreters = interpreters
         self._max_waiting = max_waiting
-        self._strict_readiness = strict_readiness
         self._max_loading = max_loading
         self._changed = asyncio.Event()  # there may be something to do
         self._pokes = 0  # how often that was said, and
         self._pokes_heard = -1  # how often when the registry was last read
         self._next_change = asyncio.Event()  # set, and replaced, on every change: for those who wait for a state
         self._desired: dict[policy.Key, ModelVersion] = {}
-        self._required: set[str] | None = None  # models whose readiness is the server's
+        self._readiness = Readiness(catalog, strict=strict_readiness)
         self._tasks: asyncio.TaskGroup | None = None
         self._drain_deadline = math.inf
         self._replica_tasks: dict[str, asyncio.Task[None]] = {}
@@ -103,16 +107,8 @@ class Manager:
     # --- what others ask ---
 
     def ready(self) -> bool:
-        """Whether every required model (wanted at the start, or ready once) can be served.
-
-        Strictly, those that were given up count as well, and those of a repository that could not be registered.
-        """
-        if self._required is None:
-            return False
-        if self._strict_readiness:
-            required = self._required | {problem.name for problem in self.catalog.problems}
-            return all(map(self._servable, required))
-        return all(self._servable(model) or self._given_up(model) for model in self._required)
+        """Whether every model that has to be served can be (see ``Readiness``)."""
+        return bool(self._readiness)
 
     def status(self, model: str, number: int) -> VersionStatus:
         """The version's state here; ``UNLOADED`` if it does not run."""
@@ -153,37 +149,49 @@ class Manager:
 
     async def probe(self, spec: ModelSpec) -> Signature:
         """Load a model in a worker of its own, only to learn its signature. Raises ``LoadFailed`` with the reason."""
-        replica = Replica(f"probe-{uuid.uuid4().hex[:8]}", spec, self._interpreter(spec), self._limits, lambda: None)
+        replica = Replica(
+            f"probe-{uuid.uuid4().hex[:8]}",
+            self.room.placed(spec, 0),
+            self._interpreter(spec),
+            self._limits,
+            on_change=lambda: None,
+            tell=self._teller(spec.name, spec.version),
+        )
         try:
-            return (await replica.load_once()).signature
+            ready = await replica.load_once()
         except NotLoaded as error:
             raise LoadFailed(str(error)) from error
         finally:
             await replica.stop()
+        self.room.record((spec.name, spec.version), ready.load)
+        return ready.signature
 
     # --- reconciling ---
 
     async def _try_to_reconcile(self) -> float | None:
         """Seconds after which to try again; None if there is no need to."""
         try:
-            await self._reconcile()
+            waiting = await self._reconcile()
         except StoreError as error:
             log.warning("the registry cannot be read, what runs goes on as it is: %s", error)
             return _REGISTRY_RETRY_S
-        return None
+        return _MEMORY_LOOK_S if waiting else None
 
-    async def _reconcile(self) -> None:
+    async def _reconcile(self) -> bool:
+        """Whether a version waits for memory, which nobody announces."""
         await self._read_desired()
         while True:
-            action = policy.next_action(frozenset(self._desired), self._actual(), self._max_loading)
-            match action:
+            shortage = self.room.shortage(self._desired)
+            match policy.next_action(frozenset(self._desired), self._actual(), self._max_loading, shortage):
                 case policy.Load(key=key):
                     self._load(self._desired[key])
+                case policy.Wait(key=key, reason=reason):
+                    self._wait(self._desired[key], reason)
                 case policy.Unload(key=(model, number)):
                     self._unload(self.catalog.versions[model][number])
                 case None:
                     self._announce()
-                    return
+                    return bool(shortage.waiting)
 
     def _announce(self) -> None:
         self._next_change.set()
@@ -200,44 +208,48 @@ class Manager:
         self.catalog.registered = {m.name: frozenset(v.number for v in m.versions) for m in models}
         self._desired = {(m.name, v.number): v for m in models for v in m.versions if v.desired}
         self.catalog.desired = frozenset(self._desired)
-        if self._required is None:
-            self._required = {model for model, _ in self._desired}
-        self._required &= {model for model, _ in self._desired}
+        self._readiness.want(self.catalog.desired)
 
     def _load(self, record: ModelVersion) -> None:
-        statistics = ModelStatistics(record.model, str(record.number))
-        config = ModelConfig()
-        try:
-            config = from_dict(record.config)
-            spec = to_spec(
-                config, name=record.model, version=record.number, path=record.path, framework=record.framework
-            )
-        except ConfigError as error:
-            spec = ModelSpec(record.model, record.number, record.framework, record.path)
-            served = Served(record, spec, config, statistics, self._max_waiting)
+        served = self._begin(record)
+        if served.state is VersionState.LOADING:
+            served.move(VersionState.LOADING)  # whatever it waited for is there
+            log.info("loading %s (%s) from %s", served.label, record.framework, record.path)
+            self._start_replica(served, f"{served.label}-0")
+
+    def _wait(self, record: ModelVersion, reason: str) -> None:
+        served = self._begin(record)
+        if served.state is VersionState.LOADING:
+            log.info("%s %s", served.label, reason)
+            served.move(VersionState.LOADING, reason)
+
+    def _begin(self, record: ModelVersion) -> Served:
+        """The version in the catalog, there already or from now on."""
+        served = self.catalog.versions.get(record.model, {}).get(record.number)
+        if served is None:
+            served = begin(record, self._max_waiting, self._teller(record.model, record.number))
             self.catalog.add(served)
-            served.move(VersionState.FAILED, str(error))
-            return
-        served = Served(record, spec, config, statistics, self._max_waiting)
-        log.info("loading %s (%s) from %s", served.label, record.framework, record.path)
-        self.catalog.add(served)
-        self._start_replica(served, f"{served.label}-0")
+        return served
 
     def _start_replica(self, served: Served, id: str) -> None:
         assert self._tasks is not None
         interpreter = self._interpreter(served.spec)
         replica = Replica(
             id,
-            served.spec,
+            self.room.placed(served.spec, served.record.size_bytes),
             interpreter,
             self._limits,
             on_change=lambda: self._changed_in(served),
             on_batch=served.statistics.record_execution,
             on_room=served.freed,
             verify=lambda: self._verify(served.record),
+            tell=self._teller(served.record.model, served.record.number),
         )
         served.replicas.append(replica)
         self._replica_tasks[id] = self._tasks.create_task(replica.run(), name=f"replica {id}")
+
+    def _teller(self, model: str, number: int) -> Tell:
+        return lambda kind, fields: self.events.publish(kind, model, number, **fields)
 
     async def _verify(self, record: ModelVersion) -> None:
         """A version is immutable: nothing but the content that was registered is loaded, now or after a death."""
@@ -253,12 +265,12 @@ class Manager:
         ready = next((replica.ready for replica in served.replicas if replica.ready), None)
         reason = next((replica.reason for replica in served.replicas if replica.reason), "")
         if ready is not None:
+            self.room.record((served.record.model, served.record.number), ready.load)
             served.validator = Validator(served.record.model, ready.signature)
             self._keep_signature(served.record, ready.signature)
             served.move(VersionState.READY)
             served.freed()
-            if self._required is not None:
-                self._required.add(served.record.model)
+            self._readiness.was_ready(served.record.model)
         elif all(replica.failed for replica in served.replicas):
             served.move(VersionState.FAILED, reason)
         else:
@@ -316,14 +328,6 @@ class Manager:
                 served.move(VersionState.DRAINING)
                 self.catalog.refresh(served.record.model)
         await asyncio.gather(*(self._end(served) for served in self.catalog.all()))
-
-    def _servable(self, model: str) -> bool:
-        return any(s.state is VersionState.READY for s in self.catalog.versions.get(model, {}).values())
-
-    def _given_up(self, model: str) -> bool:
-        wanted = [number for name, number in self._desired if name == model]
-        running = self.catalog.versions.get(model, {})
-        return all(number in running and running[number].state is VersionState.FAILED for number in wanted)
 
     def _is_settled(self, model: str, number: int) -> bool:
         if self._pokes_heard < self._pokes:

@@ -7,6 +7,11 @@ stays. The manager asks again until there is nothing left to do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
+from typing import Final
+
 import msgspec
 
 from gateway.lifecycle.state import VersionState
@@ -23,23 +28,56 @@ class Load(msgspec.Struct, frozen=True):
     key: Key
 
 
+class Wait(msgspec.Struct, frozen=True):
+    """A version's turn to load has come, and something is lacking: let it wait, for that reason."""
+
+    key: Key
+    reason: str
+
+
 class Unload(msgspec.Struct, frozen=True):
     """Stop serving a version."""
 
     key: Key
 
 
-def next_action(desired: frozenset[Key], actual: dict[Key, VersionState], max_loading: int) -> Load | Unload | None:
+class Shortage(msgspec.Struct, frozen=True):
+    """What keeps versions from loading now.
+
+    ``lacks``: version -> what is lacking; ``waiting``: those that are ``LOADING`` and wait, without a worker.
+    ``insists``: none is loaded while something is lacking. Otherwise a version is tried all the same when nothing else
+    loads: what is known of its needs may be a guess, and nothing may ever become free by itself.
+    """
+
+    lacks: Mapping[Key, str] = MappingProxyType({})
+    waiting: AbstractSet[Key] = frozenset()
+    insists: bool = False
+
+
+NO_SHORTAGE: Final = Shortage()
+
+
+def next_action(
+    desired: frozenset[Key], actual: dict[Key, VersionState], max_loading: int, shortage: Shortage = NO_SHORTAGE
+) -> Load | Wait | Unload | None:
     """The next action, or None when all is as it ought to be, or has to wait for something under way."""
     for key in sorted(actual):
         if key not in desired and actual[key] not in _LEAVING and _may_leave(key, desired, actual):
             return Unload(key)
-    loading = sum(state is VersionState.LOADING for state in actual.values())
-    if loading < max_loading:
-        for key in sorted(desired):
-            if key not in actual:
-                return Load(key)
+    loading = sum(state is VersionState.LOADING for state in actual.values()) - len(shortage.waiting)
+    if loading >= max_loading:
+        return None
+    for key in candidates(desired, actual, shortage.waiting):
+        if key not in shortage.lacks or (not loading and not shortage.insists):
+            return Load(key)
+        if key not in shortage.waiting:
+            return Wait(key, shortage.lacks[key])
     return None
+
+
+def candidates(desired: AbstractSet[Key], actual: Mapping[Key, VersionState], waiting: AbstractSet[Key]) -> list[Key]:
+    """The versions that could be loaded next, in order."""
+    return sorted(key for key in desired if key not in actual or key in waiting)
 
 
 def failed_successors(key: Key, desired: frozenset[Key], actual: dict[Key, VersionState]) -> list[int]:

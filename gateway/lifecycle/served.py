@@ -10,13 +10,17 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from backends.messages import LoadReport
 from backends.spec import ModelSpec, Signature
 from gateway.errors import GatewayError, ModelNotReady, Overloaded
 from gateway.inference.validation import Validator
-from gateway.lifecycle.state import VersionState, VersionStatus, WorkerStatus, transition
+from gateway.lifecycle.state import LoadStatus, VersionState, VersionStatus, WorkerStatus, transition
+from gateway.modelconfig.parse import ConfigError, from_dict
+from gateway.modelconfig.spec import to_spec
 from gateway.proto.model_config_pb2 import ModelConfig
+from gateway.telemetry.events import STATE
 from gateway.telemetry.statistics import ModelStatistics
-from gateway.workers.replica import Replica
+from gateway.workers.replica import Replica, Tell, to_nobody
 from registry.record import ModelVersion
 
 log = logging.getLogger("tensorgate.lifecycle")
@@ -35,7 +39,13 @@ class Served:
     """One version being served. Requests hold it (``enter``/``leave``); it is unloaded when nobody does."""
 
     def __init__(
-        self, record: ModelVersion, spec: ModelSpec, config: ModelConfig, statistics: ModelStatistics, max_waiting: int
+        self,
+        record: ModelVersion,
+        spec: ModelSpec,
+        config: ModelConfig,
+        statistics: ModelStatistics,
+        max_waiting: int,
+        tell: Tell = to_nobody,
     ) -> None:
         self.record = record
         self.spec = spec
@@ -54,6 +64,8 @@ class Served:
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._tell = tell
+        self._tell_state()
 
     @property
     def signature(self) -> Signature:
@@ -70,12 +82,15 @@ class Served:
     def move(self, target: VersionState, reason: str = "") -> None:
         """Change the state (the only place that does)."""
         if target is self.state:
-            self.reason = reason
+            if reason != self.reason:
+                self.reason = reason
+                self._tell_state()
             return
         after_s = time.monotonic() - self._since
         before, self.state = self.state, transition(self.state, target)
         self.reason = reason
         self._since = time.monotonic()
+        self._tell_state()
         (log.error if target is VersionState.FAILED else log.info)(
             "%s is %s%s%s",
             self.label,
@@ -86,10 +101,23 @@ class Served:
         if target not in (VersionState.READY, VersionState.DRAINING):  # draining, it serves those whom it let in
             self._dismiss_waiting()
 
+    @property
+    def waits_to_load(self) -> bool:
+        """Whether it is its turn to load, and something is lacking for it."""
+        return self.state is VersionState.LOADING and not self.replicas
+
+    def _tell_state(self) -> None:
+        self._tell(STATE, {"state": self.state.value, "reason": self.reason})
+
+    @property
+    def doing(self) -> str:
+        """The reason of the state; without one, what a load under way is at."""
+        return self.reason or next((replica.doing for replica in self.replicas if replica.doing), "")
+
     def status(self) -> VersionStatus:
         """A snapshot for people."""
         workers = tuple(self._worker_status(replica) for replica in self.replicas)
-        return VersionStatus(self.record.model, self.record.number, self.state, self.reason, workers)
+        return VersionStatus(self.record.model, self.record.number, self.state, self.doing, workers)
 
     # --- requests ---
 
@@ -159,7 +187,7 @@ class Served:
 
     def not_ready(self) -> ModelNotReady:
         """Why no request can be taken now, and when to try again."""
-        reason = f": {self.reason}" if self.reason else ""
+        reason = f": {self.doing}" if self.doing else ""
         model, number = self.record.model, self.record.number
         text = f"Request for model '{model}' version {number}, which is not at ready state but {self.state}{reason}"
         return ModelNotReady(text, self._retry_after_s())
@@ -184,5 +212,35 @@ class Served:
             restarts=replica.restarts,
             rss_bytes=replica.rss_bytes,
             started_at=replica.started_at,
-            reason=replica.reason,
+            reason=replica.reason or replica.doing,
+            device=replica.spec.device,
+            load=_load_status(replica.ready.load) if replica.ready else None,
         )
+
+
+def begin(record: ModelVersion, max_waiting: int, tell: Tell) -> Served:
+    """A version that is to be loaded; one whose configuration makes no sense has failed already."""
+    statistics = ModelStatistics(record.model, str(record.number))
+    config, fault = ModelConfig(), ""
+    spec = ModelSpec(record.model, record.number, record.framework, record.path)
+    try:
+        config = from_dict(record.config)
+        spec = to_spec(config, name=record.model, version=record.number, path=record.path, framework=record.framework)
+    except ConfigError as error:
+        fault = str(error)
+    served = Served(record, spec, config, statistics, max_waiting, tell)
+    if fault:
+        served.move(VersionState.FAILED, fault)
+    return served
+
+
+def _load_status(load: LoadReport) -> LoadStatus:
+    return LoadStatus(
+        total_s=round(load.total_ns / 1e9, 3),
+        import_s=round(load.import_ns / 1e9, 3),
+        read_s=round(load.read_ns / 1e9, 3),
+        warmup_s=round(load.warmup_ns / 1e9, 3),
+        memory_bytes=load.rss_bytes,
+        model_bytes=load.model_bytes,
+        peak_bytes=load.peak_bytes,
+    )

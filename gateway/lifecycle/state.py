@@ -35,6 +35,22 @@ def transition(current: VersionState, target: VersionState) -> VersionState:
     return target
 
 
+class LoadStatus(msgspec.Struct, frozen=True):
+    """What the worker's last load took, in seconds and bytes.
+
+    ``memory_bytes`` was resident when it was ready; ``model_bytes`` of that came after the framework was imported, with
+    the model; ``peak_bytes`` was the most on the way.
+    """
+
+    total_s: float
+    import_s: float
+    read_s: float
+    warmup_s: float
+    memory_bytes: int
+    model_bytes: int
+    peak_bytes: int
+
+
 class WorkerStatus(msgspec.Struct, frozen=True):
     """A snapshot of one worker. ``started_at`` is Unix time in seconds, 0 if it does not run."""
 
@@ -48,6 +64,8 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     rss_bytes: int
     started_at: float
     reason: str
+    device: str = "cpu"
+    load: LoadStatus | None = None
 
 
 class VersionStatus(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from backends.spec import BatchingSpec, QueuePolicy
+from backends.spec import BatchingSpec, PaddingSpec, QueuePolicy
 from gateway.modelconfig.parse import ConfigError
 from gateway.proto.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 
@@ -17,7 +17,9 @@ _LONGEST_US: Final = 86_400_000_000
 _MOST_LEVELS: Final = 100
 
 
-def batching(config: ModelConfig, max_batch_size: int | None) -> BatchingSpec | None:
+def batching(
+    config: ModelConfig, max_batch_size: int | None, padding: PaddingSpec | None = None
+) -> BatchingSpec | None:
     """The rules for a worker's queue; None if each request runs alone, in order of arrival.
 
     Raises ``ConfigError`` that names the field.
@@ -34,6 +36,7 @@ def batching(config: ModelConfig, max_batch_size: int | None) -> BatchingSpec | 
         ageing_us=_ageing(config),
         policy=_policy("default_queue_policy", dynamic.default_queue_policy),
         policies={level: _policy_of(level, levels, policy) for level, policy in dynamic.priority_queue_policy.items()},
+        padding=padding,
     )
     alone = max_batch_size is not None and max_batch_size < 2
     return None if alone and not spec.orders else spec

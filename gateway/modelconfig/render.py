@@ -85,7 +85,7 @@ def _set_instances(full: ModelConfig, spec: ModelSpec) -> None:
     kind, _, index = spec.device.partition(":")
     if kind == "cuda":
         group.kind = ModelInstanceGroup.KIND_GPU
-        group.gpus.append(int(index or 0))
+        group.gpus.extend([int(index)] if index else [])  # none: whichever the gateway finds
     else:
         group.kind = ModelInstanceGroup.KIND_CPU
 

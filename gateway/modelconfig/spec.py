@@ -15,6 +15,7 @@ from typing import Final
 from backends.spec import ALLOW_CODE, ModelSpec, TensorSpec
 from gateway.modelconfig import support
 from gateway.modelconfig.batching import AGEING, batching
+from gateway.modelconfig.padding import PREFIX, padding
 from gateway.modelconfig.parse import ConfigError
 from gateway.modelconfig.types import DATATYPE
 from gateway.modelconfig.warmup import warmups
@@ -55,16 +56,18 @@ def to_spec(config: ModelConfig, *, name: str, version: int, path: str, framewor
     if ignored:
         _log.warning("model %s: ignored in its configuration: %s", name, ", ".join(ignored))
     max_batch_size = _max_batch_size(config)
-    instances, device = _placement(config.instance_group)
+    inputs = _tensors("input", config.input, batched=bool(max_batch_size))
+    outputs = _tensors("output", config.output, batched=bool(max_batch_size))
+    instances, device = placement(config.instance_group)
     return ModelSpec(
         name=name,
         version=version,
         framework=framework,
         path=_artifact(config, path),
         max_batch_size=max_batch_size,
-        batching=batching(config, max_batch_size),
-        inputs=_tensors("input", config.input, batched=bool(max_batch_size)),
-        outputs=_tensors("output", config.output, batched=bool(max_batch_size)),
+        batching=batching(config, max_batch_size, padding(config, max_batch_size, inputs, outputs)),
+        inputs=inputs,
+        outputs=outputs,
         instances=instances,
         device=device,
         options=_options(config),
@@ -122,8 +125,11 @@ def _max_batch_size(config: ModelConfig) -> int | None:
     return size
 
 
-def _placement(groups: Sequence[ModelInstanceGroup]) -> tuple[int, str]:
-    """How many executions at a time, and on which device."""
+def placement(groups: Sequence[ModelInstanceGroup]) -> tuple[int, str]:
+    """How many executions at a time, and on which device: ``cpu``, ``cuda:N``, or ``cuda`` for any.
+
+    All of them share one worker, and so one device. Raises ``ConfigError``.
+    """
     instances = 0
     devices: set[str] = set()
     for index, group in enumerate(groups):
@@ -131,7 +137,8 @@ def _placement(groups: Sequence[ModelInstanceGroup]) -> tuple[int, str]:
             raise ConfigError(f"instance_group[{index}].count is {group.count}; it has to be 1 or more")
         instances += group.count or 1
         if group.kind == ModelInstanceGroup.KIND_GPU:
-            devices.update(f"cuda:{gpu}" for gpu in group.gpus or (0,))
+            devices.update(f"cuda:{gpu}" for gpu in group.gpus)
+            devices.update(() if group.gpus else ("cuda",))
         else:
             devices.add("cpu")
     if len(devices) > 1:
@@ -178,8 +185,12 @@ def _artifact(config: ModelConfig, path: str) -> str:
 
 
 def _options(config: ModelConfig) -> dict[str, str]:
-    """The backend's options: ``parameters``, and the graph optimisation level unless they hold it."""
-    options = {key: parameter.string_value for key, parameter in config.parameters.items() if key != AGEING}
+    """The backend's options: ``parameters`` but those of the batcher, and the graph optimisation level by default."""
+    options = {
+        key: parameter.string_value
+        for key, parameter in config.parameters.items()
+        if key != AGEING and not key.startswith(PREFIX)
+    }
     if ALLOW_CODE in options:
         raise ConfigError(
             f"parameters has {ALLOW_CODE}: a model cannot allow itself to run code; take it out, and if you trust "

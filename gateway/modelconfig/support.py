@@ -16,7 +16,7 @@ _REFUSED: Final[tuple[tuple[str, Callable[[ModelConfig], bool], str], ...]] = (
     ("sequence_batching", lambda c: c.HasField("sequence_batching"), "remove it, and send the state as tensors"),
     ("ensemble_scheduling", lambda c: c.HasField("ensemble_scheduling"), "call its models one after the other"),
     ("model_transaction_policy.decoupled", lambda c: c.model_transaction_policy.decoupled, "set it to false"),
-    ("batch_input", lambda c: bool(c.batch_input), "remove it, and pad the inputs to one shape"),
+    ("batch_input", lambda c: bool(c.batch_input), "remove it, and let the batcher pad: parameters.padding.value"),
     ("batch_output", lambda c: bool(c.batch_output), "remove it"),
     ("model_operations", lambda c: bool(c.model_operations.op_library_filename), "use a model without own operators"),
     ("model_repository_agents", lambda c: bool(c.model_repository_agents.agents), "remove it; versions have a digest"),
@@ -26,7 +26,11 @@ _REFUSED_OF_TENSOR: Final[tuple[tuple[str, Callable[[ModelInput | ModelOutput], 
     ("reshape", lambda t: t.HasField("reshape"), "give the model's own shape in dims"),
     ("is_shape_tensor", lambda t: t.is_shape_tensor, "remove it"),
     ("is_non_linear_format_io", lambda t: t.is_non_linear_format_io, "remove it"),
-    ("allow_ragged_batch", lambda t: isinstance(t, ModelInput) and t.allow_ragged_batch, "pad the inputs to one shape"),
+    (
+        "allow_ragged_batch",
+        lambda t: isinstance(t, ModelInput) and t.allow_ragged_batch,
+        "set parameters.padding.value of it",
+    ),
 )
 
 _IGNORED: Final = frozenset({

@@ -1,4 +1,4 @@
-"""The administration API, ``/admin/v1``: models and their versions, workers. Every call needs the key."""
+"""The administration API, ``/admin/v1``: models, versions, workers, devices, events. Every call needs the key."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from litestar.types import Guard
 from gateway.errors import InvalidRequest, Unauthenticated
 from gateway.lifecycle.repository import Problem
 from gateway.lifecycle.state import VersionState, WorkerStatus
+from gateway.placement.inventory import Inventory
+from gateway.rest.events import follow_events
 from gateway.rest.problem import problem_handler
 from gateway.serving.controlplane import LOADED, ControlPlane, ModelInfo, VersionInfo
 
@@ -107,6 +109,12 @@ async def list_workers(controlplane: ControlPlane) -> WorkerList:
     return WorkerList(controlplane.workers())
 
 
+@get("/devices", summary="The GPUs")
+async def list_devices(controlplane: ControlPlane) -> Inventory:
+    """GPUs of this machine with their memory now; ``reason`` says why there are none."""
+    return controlplane.devices()
+
+
 @post("/workers/{worker:str}/restart", summary="Restart a worker", status_code=202)
 async def restart_worker(controlplane: ControlPlane, worker: str) -> None:
     """End the worker at once; its replica starts a new one."""
@@ -158,7 +166,7 @@ def admin_router(controlplane: ControlPlane, key: str) -> Router:
         path=PATH,
         route_handlers=[
             list_models, show_model, register_version, show_version, load_version, unload_version,
-            list_workers, restart_worker,
+            list_workers, restart_worker, list_devices, follow_events,
         ],
         dependencies={"controlplane": Provide(lambda: controlplane, sync_to_thread=False)},
         guards=[require_key(key)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -23,6 +24,10 @@ class Answer(NamedTuple):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
+#: Gets the answer to a request.
+Reply = Callable[[Answer], None]
+
+
 def json_answer(value: Any, status: int = 200) -> Answer:
     """A value as JSON."""
     return Answer(status, msgspec.json.encode(value), (JSON,))
@@ -36,3 +41,8 @@ def error_answer(status: int, text: str, *headers: tuple[bytes, bytes]) -> Answe
 def fault_answer(error: GatewayError) -> Answer:
     """An error of ours with its status and headers."""
     return error_answer(status_of(error), str(error), *headers_of(error))
+
+
+def our_fault() -> Answer:
+    """What a client is told of a fault of ours."""
+    return error_answer(500, "internal error of the server; its log has the details")

@@ -5,7 +5,7 @@ Checks here are those of the message's form; whether the tensors fit the model i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -15,8 +15,10 @@ from backends.tensor import Buffer, Tensor
 from gateway.errors import InvalidRequest, Unsupported
 from gateway.inference import parameters
 from gateway.inference.request import InferRequest, InferResponse
+from gateway.inference.slices import LARGE, Slices, whole
 from gateway.proto.inference_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
 from gateway.rpc import typed
+from gateway.rpc.cut import cut, malformed
 from gateway.rpc.split import THRESHOLD, split
 
 #: numpy has no arrays of more dimensions.
@@ -33,17 +35,46 @@ def decode(raw: bytes) -> InferRequest:
 
     Raises ``InvalidRequest`` that names the tensor or parameter, or ``Unsupported`` for an extension not offered.
     """
+    request = begin(raw)
+    return request if isinstance(request, InferRequest) else whole(request)
+
+
+def begin(raw: bytes) -> InferRequest | Slices[InferRequest]:
+    """The same, or the work that gives it if that takes a while. Raises as ``decode`` does."""
     parts = split(raw) if len(raw) >= THRESHOLD else None
+    if parts is not None:
+        return _request(_parse(parts[0]), parts[1])
+    if len(raw) > LARGE:
+        return _decode_in_slices(raw)
+    message = _parse(raw)
+    return _request(message, list(message.raw_input_contents))
+
+
+def _decode_in_slices(raw: bytes) -> Slices[InferRequest]:
+    divided = yield from cut(raw)
+    request = _request(_parse(divided.rest), divided.raw_contents, _packed_later)
+    if not divided.raw_contents:
+        for tensor, contents in zip(request.inputs, divided.typed_contents, strict=True):
+            tensor.data = yield from typed.pack_in_slices(tensor, contents)
+    return request
+
+
+def _packed_later(*_: object) -> bytes:
+    return b""
+
+
+def _parse(raw: bytes) -> ModelInferRequest:
     try:
-        message = ModelInferRequest.FromString(raw if parts is None else parts[0])
+        return ModelInferRequest.FromString(raw)
     except DecodeError as error:
-        raise InvalidRequest(f"the bytes are no ModelInferRequest: {error}") from error
-    return to_request(message, list(message.raw_input_contents) if parts is None else parts[1])
+        raise malformed(error) from error
 
 
-def to_request(message: ModelInferRequest, contents: Sequence[Buffer]) -> InferRequest:
-    """The request in ``message``; ``contents`` stand for its ``raw_input_contents``. Raises as ``decode`` does."""
-    request = InferRequest(message.model_name, message.model_version, _inputs(message, contents))
+def _request(
+    message: ModelInferRequest, contents: Sequence[Buffer], pack: Callable[..., bytes] = typed.pack
+) -> InferRequest:
+    """The request in ``message``; ``contents`` stand for its ``raw_input_contents``."""
+    request = InferRequest(message.model_name, message.model_version, _inputs(message, contents, pack))
     if message.id:
         request.id = message.id
     if message.outputs:
@@ -80,7 +111,7 @@ def encode(response: InferResponse) -> bytes:
     return b"".join(parts)
 
 
-def _inputs(message: ModelInferRequest, contents: Sequence[Buffer]) -> list[Tensor]:
+def _inputs(message: ModelInferRequest, contents: Sequence[Buffer], pack: Callable[..., bytes]) -> list[Tensor]:
     heads = message.inputs
     if contents and len(contents) != len(heads):
         raise InvalidRequest(_miscounted(message, len(contents)))
@@ -101,7 +132,7 @@ def _inputs(message: ModelInferRequest, contents: Sequence[Buffer]) -> list[Tens
             _refuse_extensions("input", name, head.parameters)
         typed_contents = head.contents if head.HasField("contents") else None
         if not contents:
-            data: Buffer = typed.pack(name, datatype, shape, typed_contents)
+            data: Buffer = pack(name, datatype, shape, typed_contents)
         elif typed_contents is None:
             data = contents[index]
         else:

@@ -7,6 +7,7 @@ inference; ``CancelledError`` is left alone for that.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -14,6 +15,8 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from gateway.errors import InvalidRequest, Unsupported
+from gateway.inference.request import InferRequest
+from gateway.inference.slices import Slices
 from gateway.proto import POOL, SERVICE
 from gateway.proto import inference_pb2 as pb
 from gateway.rpc import convert, errors
@@ -56,7 +59,9 @@ class _Servicer:
         }
 
     async def infer(self, raw: bytes, context: Context) -> bytes:
-        request = convert.decode(raw)
+        request = convert.begin(raw)
+        if not isinstance(request, InferRequest):
+            request = await self._decoded(request, len(raw))
         remaining = context.time_remaining()
         if remaining is not None:
             # 0 would mean "no limit": a deadline that has passed leaves one microsecond.
@@ -70,6 +75,14 @@ class _Servicer:
             return convert.encode(response)
         finally:
             response.release()
+
+    async def _decoded(self, work: Slices[InferRequest], size: int) -> InferRequest:
+        """The request that takes a while to decode."""
+        began = time.monotonic_ns()
+        request = await self._dataplane.lane.result(work, size)
+        if request.timeout_us:  # the client has waited for a while already; 0 would be no limit
+            request.timeout_us = max(1, request.timeout_us - (time.monotonic_ns() - began) // 1000)
+        return request
 
     def server_live(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
         return pb.ServerLiveResponse(live=self._dataplane.live())

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.message import DecodeError
 
-from backends.tensor import NUMPY_DTYPE, array_to_bytes, element_count
+from backends.tensor import NUMPY_DTYPE, Tensor, element_count, pack_elements
 from gateway.errors import InvalidRequest
+from gateway.inference.slices import Slices
 from gateway.proto.inference_pb2 import InferTensorContents
+from gateway.rpc.cut import malformed, parts_of
 
 #: Datatype -> the one field that carries it. FP16 and BF16 have none.
 FIELD: Final[dict[str, str]] = {
@@ -30,18 +34,50 @@ def pack(name: str, datatype: str, shape: tuple[int, ...], contents: InferTensor
     Raises ``InvalidRequest`` if the values do not fit datatype or shape.
     """
     values = _values(name, datatype, contents)
+    _check_count(name, shape, len(values))
+    return _packed(name, datatype, values)
+
+
+def pack_in_slices(tensor: Tensor, contents: list[memoryview]) -> Slices[bytearray]:
+    """The same of contents that are large and still serialised, in parts that belong together. Raises as ``pack``."""
+    name, datatype = tensor.name, tensor.datatype
+    count, found, data = element_count(tensor.shape), 0, bytearray()
+    out_of_range: InvalidRequest | None = None
+    for part in itertools.chain.from_iterable(map(parts_of, contents)):
+        try:
+            message = InferTensorContents.FromString(part)
+        except DecodeError as error:
+            raise malformed(error) from error
+        values = _values(name, datatype, message)
+        try:
+            data += _packed(name, datatype, values, found) if found < count and out_of_range is None else b""
+        except InvalidRequest as error:  # told after what is wrong with the number of values
+            out_of_range = error
+        found += len(values)
+        yield
+    _check_count(name, tensor.shape, found)
+    if out_of_range is not None:
+        raise out_of_range
+    return data
+
+
+def _check_count(name: str, shape: tuple[int, ...], found: int) -> None:
     count = element_count(shape)
-    if len(values) != count:
+    if found != count:
         raise InvalidRequest(
-            f"input {name!r}: shape {list(shape)} needs {count} value(s), the request has {len(values)};"
+            f"input {name!r}: shape {list(shape)} needs {count} value(s), the request has {found};"
             " send exactly as many, typed or in raw_input_contents"
         )
+
+
+def _packed(name: str, datatype: str, values: Any, first: int = 0) -> bytes:
+    """The values from number ``first`` on in binary form. Raises ``InvalidRequest`` for one that is out of range."""
     if datatype == "BYTES":
-        return array_to_bytes(np.array(list(values), dtype=object))
+        return pack_elements(values)
     if datatype not in _NARROW:
         return np.array(values, dtype=NUMPY_DTYPE[datatype]).tobytes()
     array = np.array(values, dtype=NUMPY_DTYPE[_NARROW[datatype]])
-    _check_range(name, datatype, array)
+    _check_range(name, datatype, array, first)
     return array.astype(NUMPY_DTYPE[datatype]).tobytes()
 
 
@@ -65,12 +101,12 @@ def _values(name: str, datatype: str, contents: InferTensorContents | None) -> A
     return values
 
 
-def _check_range(name: str, datatype: str, array: npt.NDArray[Any]) -> None:
+def _check_range(name: str, datatype: str, array: npt.NDArray[Any], first: int) -> None:
     limits = np.iinfo(NUMPY_DTYPE[datatype])
     outside = (array < limits.min) | (array > limits.max)
     if outside.any():
         index = int(outside.argmax())
         raise InvalidRequest(
-            f"input {name!r}: value {array[index]} at index {index} does not fit datatype {datatype}"
+            f"input {name!r}: value {array[index]} at index {first + index} does not fit datatype {datatype}"
             f" ({limits.min} to {limits.max}); send values in range or a wider datatype"
         )

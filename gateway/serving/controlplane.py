@@ -21,6 +21,7 @@ from gateway.lifecycle.repository import Problem, framework_of_artifact, scan
 from gateway.lifecycle.state import VersionState, WorkerStatus
 from gateway.modelconfig.parse import ConfigError, from_dict, to_dict
 from gateway.modelconfig.spec import framework_of, to_spec
+from gateway.placement.inventory import Inventory
 from registry import errors as registry
 from registry.artifacts import Artifact, resolve
 from registry.names import check_name, check_number
@@ -87,6 +88,7 @@ class ControlPlane:
     def __init__(self, store: ModelStore, manager: Manager) -> None:
         self._store = store
         self._manager = manager
+        self.events = manager.events
         #: What the last ``sync_repositories`` could not serve.
         self.problems: tuple[Problem, ...] = ()
 
@@ -175,6 +177,10 @@ class ControlPlane:
     def workers(self) -> list[WorkerStatus]:
         """All workers of this gateway."""
         return self._manager.workers()
+
+    def devices(self) -> Inventory:
+        """The GPUs of this machine as they are now."""
+        return self._manager.room.inventory()
 
     async def restart_worker(self, id: str) -> None:
         """End a worker at once; its replica starts a new one. Raises ``NotFound``."""

@@ -1,6 +1,6 @@
 """The data plane: one way through the gateway for every transport. Transports only convert.
 
-It resolves the version; ``Call`` does the rest of the way.
+It resolves the version; ``Inference`` does the rest of the way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from gateway.lifecycle.manager import Manager
 from gateway.lifecycle.state import VersionState
 from gateway.modelconfig.render import render
 from gateway.proto.model_config_pb2 import ModelConfig
-from gateway.serving.call import Call, Done, Outcome
+from gateway.serving.call import Call, Done, Inference, Outcome
+from gateway.serving.lane import Lane
 from gateway.telemetry.statistics import ModelStatistics
 
 SERVER_NAME = "tensorgate"
@@ -71,6 +72,8 @@ class DataPlane:
         self._catalog = catalog
         self._manager = manager
         self._draining = False
+        #: For the transports' large requests and answers, and the checks of what is large in them.
+        self.lane = Lane()
 
     # --- health ---
 
@@ -152,9 +155,11 @@ class DataPlane:
     def start(self, request: InferRequest, done: Done) -> Call:
         """Start one request; ``done`` gets the response or the error, later. Encode a response, then ``release`` it.
 
+        What ``done`` returns is cancelled with the call.
+
         Raises ``GatewayError`` for a request that is refused at once; ``done`` is not called then.
         """
-        call = Call(self._catalog.resolve(request.model, request.version), request, done)
+        call = Inference(self._catalog.resolve(request.model, request.version), request, done, self.lane)
         call.start()
         return call
 

@@ -153,6 +153,10 @@ class Channel(asyncio.Protocol):
         """Requests sent and not answered."""
         return len(self._sent)
 
+    def trim(self) -> None:
+        """Give the memory of requests that are done back to the system."""
+        self._writer.trim()
+
     def _write(self, frame: list[Buffer]) -> None:
         if not self._outbox:
             self._loop.call_soon(self._flush)

@@ -24,6 +24,8 @@ log = logging.getLogger("tensorgate.worker")
 
 #: For what follows from a process's end or goes before it by itself: its last output, the end of its channel.
 _GRACE_S: Final = 1.0
+#: Numbers of GPUs mean here what they mean to nvidia-smi, and not an order of speed.
+_NUMBERED: Final = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 _QUIET: Final = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
@@ -183,6 +185,7 @@ async def _spawn(interpreter: str, fds: tuple[int, ...], output: int, device: st
 
 def _environment(device: str) -> dict[str, str]:
     """The gateway's environment without its own settings (a database's password), and only this worker's devices."""
-    visible = device.removeprefix("cuda:") if device.startswith("cuda:") else ""
+    kind, _, index = device.partition(":")
+    visible = (index or "0") if kind == "cuda" else ""  # without a number nobody has chosen: the first one
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TENSORGATE_")}
-    return inherited | _QUIET | {"CUDA_VISIBLE_DEVICES": visible}
+    return inherited | _QUIET | {"CUDA_VISIBLE_DEVICES": visible, **_NUMBERED}

@@ -7,14 +7,18 @@ import contextlib
 import errno
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 
-from backends.messages import PROTOCOL_VERSION, Failed, Heartbeat, Hello, Load, Ready, ToGateway
+from backends.memory import Idleness
+from backends.messages import PROTOCOL_VERSION, Failed, Heartbeat, Hello, Load, Progress, Ready, ToGateway
 from backends.spec import ALLOW_CODE, CODE_FRAMEWORKS, ModelSpec
 from backends.wire import WireError
+from gateway.telemetry.events import PROGRESS, WORKER
+from gateway.workers import words
+from gateway.workers.channel import Channel
 from gateway.workers.process import WorkerProcess, launch
 from gateway.workers.restart import MAX_DELAY_S, RestartBudget
 
@@ -25,14 +29,17 @@ _NO_INTERPRETER: Final = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, e
 
 
 class WorkerLimits(msgspec.Struct, frozen=True):
-    """Times in seconds after which a worker is given up, the size of its arenas, and whether models may bring code."""
+    """Times in seconds after which a worker is given up, or trimmed; memory that it may use (0: all there is); arenas'
+    size; whether models may bring code."""
 
     load_timeout_s: float = 300.0
     heartbeat_s: float = 1.0
     heartbeat_timeout_s: float = 30.0
     execution_timeout_s: float = 300.0
     drain_timeout_s: float = 30.0
+    memory_bytes: int = 0
     arena_bytes: int = 1 << 30
+    idle_trim_s: float = 60.0
     allow_code: bool = False
 
 
@@ -44,16 +51,25 @@ class NotLoaded(Exception):
         self.final = final
 
 
+#: Gets the kind of an event (``gateway.telemetry.events``) and its fields.
+Tell = Callable[[str, Mapping[str, Any]], None]
+
+
 async def _no_artifact() -> None:
     """There is nothing to verify."""
+
+
+def to_nobody(kind: str, fields: Mapping[str, Any]) -> None:
+    """Nobody follows."""
 
 
 class Replica:
     """Keeps one worker of a version running.
 
     ``on_change`` is called whenever ``ready`` or ``reason`` changed; ``on_batch`` with the rows and the input, infer
-    and output nanoseconds of each executed batch; ``on_room`` when a request is done that nobody waited for any more.
-    ``verify`` is awaited before each start, and raises ``NotLoaded`` if there must be none.
+    and output nanoseconds of each executed batch; ``on_room`` when a request is done that nobody waited for any more;
+    ``tell`` with the kind of an event and its fields. ``verify`` is awaited before each start, and raises ``NotLoaded``
+    if there must be none.
     """
 
     def __init__(
@@ -66,6 +82,7 @@ class Replica:
         on_batch: Callable[[int, int, int, int], None] = lambda *_: None,
         on_room: Callable[[], None] = lambda: None,
         verify: Callable[[], Awaitable[None]] = _no_artifact,
+        tell: Tell = to_nobody,
     ) -> None:
         self.id = id
         self.spec = spec
@@ -77,13 +94,17 @@ class Replica:
         self.rss_bytes = 0
         self.started_at = 0.0
         self.process: WorkerProcess | None = None
+        self.progress: Progress | None = None  # of a load under way
+        self.load_began_at = 0.0  # by time.monotonic(); 0 while there is no worker
         self._interpreter = interpreter
         self._limits = limits
         self._on_change = on_change
         self._on_batch = on_batch
         self._on_room = on_room
         self._verify = verify
+        self._tell = tell
         self._stopping = asyncio.Event()
+        self._idleness = Idleness(limits.idle_trim_s)
         self._budget = RestartBudget()
         self._was_ready = False
         self._loaded: asyncio.Future[Ready] | None = None
@@ -95,6 +116,15 @@ class Replica:
             return False
         channel = self.process.channel
         return channel.is_open and channel.in_flight < self.ready.credits
+
+    @property
+    def doing(self) -> str:
+        """What a load under way is at, and since when it began; "" if none is."""
+        if self.ready is not None or not self.load_began_at:
+            return ""
+        before = "starting the worker" if self.process is not None else "verifying the artifact"
+        stage = self.progress.stage if self.progress is not None else before
+        return f"{stage}, {time.monotonic() - self.load_began_at:.1f} s"
 
     @property
     def outstanding(self) -> int:
@@ -145,6 +175,7 @@ class Replica:
     # --- one worker's life ---
 
     async def _load(self) -> None:
+        self.load_began_at = time.monotonic()
         await self._verify()
         self._loaded = asyncio.get_running_loop().create_future()
         try:
@@ -163,16 +194,18 @@ class Replica:
         await self._send_load(self.process)
         self.ready = await self._wait_ready(self.process, self._loaded)
         self.started_at = time.time()
-        self.rss_bytes = self.ready.rss_bytes
+        self.rss_bytes = self.ready.load.rss_bytes
         self.reason = ""
         self.failed, self._was_ready = False, True
         self._budget.started(time.monotonic())
-        log.info("worker %s is ready (pid %d, loaded in %.2f s)", self.id, self.process.pid, self.ready.load_ns / 1e9)
+        self.progress = None
+        log.info("worker %s is ready (pid %d) in %s", self.id, self.process.pid, words.of_load(self.ready.load))
+        self._tell(WORKER, {"worker": self.id, "event": "ready", "pid": self.process.pid, "restarts": self.restarts})
         self._on_change()
 
     async def _send_load(self, process: WorkerProcess) -> None:
         try:
-            process.channel.send(Load(self._permitted(), self._limits.heartbeat_s))
+            process.channel.send(Load(self._permitted(), self._limits.heartbeat_s, self._limits.idle_trim_s))
         except WireError as error:  # huge, or a path that is no text
             process.kill()
             await process.wait()
@@ -197,9 +230,9 @@ class Replica:
         if loaded.done() and not loaded.cancelled():
             loaded.result()  # raises what the worker said
         if too_slow:
-            text = f"the model was not loaded within {limit:g} s (setting load_timeout_s){_tail(process)}"
+            text = f"the model was not loaded within {limit:g} s (setting load_timeout_s){words.tail(process)}"
         else:
-            text = f"the worker {ended} while it loaded the model{_because(process)}{_tail(process)}"
+            text = f"the worker {ended} while it loaded the model{words.because(process)}{words.tail(process)}"
         raise NotLoaded(text, final=False)
 
     async def _watch(self) -> None:
@@ -213,11 +246,11 @@ class Replica:
             watchdog.cancel()
         self.ready = None
         if not self._stopping.is_set():  # said before the process is reaped: who just lost a request asks now
-            self.reason = f"its worker has just ended{_because(process)}"
+            self.reason = f"its worker has just ended{words.because(process)}"
             self._on_change()
         ended = await process.end()
         if not self._stopping.is_set():
-            self._down(f"the worker {ended}{_because(process)}{_tail(process)}")
+            self._down(f"the worker {ended}{words.because(process)}{words.tail(process)}")
 
     async def _watchdog(self, process: WorkerProcess) -> None:
         limit, period = self._limits.heartbeat_timeout_s, self._limits.heartbeat_s
@@ -236,24 +269,50 @@ class Replica:
             case Hello(protocol=protocol) if protocol != PROTOCOL_VERSION and loaded is not None and not loaded.done():
                 text = f"the worker speaks protocol {protocol}, the gateway {PROTOCOL_VERSION}: install one version"
                 loaded.set_exception(NotLoaded(text, final=True))
+            case Progress() if loaded is not None and not loaded.done():
+                self._progressed(message)
             case Ready() if loaded is not None and not loaded.done():
                 loaded.set_result(message)
             case Failed(text=text) if loaded is not None and not loaded.done():
                 loaded.set_exception(NotLoaded(text, final=True))
-            case Heartbeat(batch_age_ns=age, rss_bytes=rss):
-                self.rss_bytes = rss
-                if age > self._limits.execution_timeout_s * 1e9 and self.process is not None:
-                    limit = self._limits.execution_timeout_s
-                    self.process.channel.abort(f"a batch ran for over {limit:g} s (setting execution_timeout_s)")
+            case Heartbeat() if self.process is not None:
+                self._beat(message, self.process.channel)
+
+    def _beat(self, heartbeat: Heartbeat, channel: Channel) -> None:
+        self.rss_bytes = heartbeat.rss_bytes
+        limit = self._limits.execution_timeout_s
+        if heartbeat.batch_age_ns > limit * 1e9:
+            channel.abort(f"a batch ran for over {limit:g} s (setting execution_timeout_s)")
+        elif 0 < self._limits.memory_bytes < heartbeat.rss_bytes:
+            channel.abort(words.of_memory(heartbeat.rss_bytes, self._limits.memory_bytes))
+        elif self._idleness.is_due(heartbeat.executions, time.monotonic(), busy=channel.in_flight > 0):
+            channel.trim()
+
+    def _progressed(self, progress: Progress) -> None:
+        self.progress = progress
+        level = logging.INFO if progress.number > 1 else logging.DEBUG  # that loading began is in the log already
+        log.log(level, "worker %s: %s (%d of %d)", self.id, progress.stage, progress.number, progress.count)
+        self._tell(
+            PROGRESS,
+            {
+                "worker": self.id,
+                "stage": progress.stage,
+                "number": progress.number,
+                "count": progress.count,
+                "elapsed_s": round(progress.elapsed_ns / 1e9, 3),
+            },
+        )
 
     def _down(self, reason: str) -> None:
         self.ready = None
         self.process = None
-        self.started_at = 0.0
+        self.progress = None
+        self.started_at = self.load_began_at = 0.0
         self.rss_bytes = 0
         self.reason = reason
         if not self._stopping.is_set():
             log.error("worker %s: %s", self.id, reason)
+            self._tell(WORKER, {"worker": self.id, "event": "died", "reason": reason})
         self._on_change()
 
     async def _back_off(self, hopeless: bool) -> bool:
@@ -272,15 +331,5 @@ class Replica:
         if self._stopping.is_set():
             return False
         self.restarts += 1
+        self._tell(WORKER, {"worker": self.id, "event": "restarting", "restarts": self.restarts})
         return True
-
-
-def _because(process: WorkerProcess) -> str:
-    """What the gateway holds against it, if anything."""
-    return f": {process.channel.fault}" if process.channel.fault else ""
-
-
-def _tail(process: WorkerProcess) -> str:
-    """The last lines that the worker wrote, for the reason."""
-    lines = [line for line in process.tail if line.strip()][-5:]
-    return "; its last words: " + " | ".join(lines) if lines else ""

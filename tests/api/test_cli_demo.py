@@ -1,18 +1,28 @@
-"""``tensorgate demo``: right about real files and sentences; it leaves a server and commands that work."""
+"""``tensorgate demo``: right about files, sentences, speech and notes; it leaves a server and commands that work."""
 
 from __future__ import annotations
 
 import re
 import signal
 import subprocess
+import sysconfig
+import venv
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from backends.loader import is_installed
+from gateway.cli.tour.models import MODELS
 from gateway.cli.tour.packages import LIBRARIES, MODEL_PACKAGES, install_commands
 from support.server import PATIENCE_S, status_of, wait_until
-from support.shell import end_of, spawn, tensorgate
+from support.shell import end_of, environment, spawn, tensorgate
+
+#: Each case loads up to six models, twice each.
+pytestmark = pytest.mark.timeout(300)
+#: The models that are served in this environment, in the order of their names.
+SERVED: Final = sorted(model.name for model in MODELS if is_installed(model.framework))
 
 
 def test_the_demo_names_what_is_missing_with_the_commands_that_bring_it() -> None:
@@ -27,16 +37,64 @@ needs_models = pytest.mark.skipif(
 )
 
 
+def rows_of(printed: str) -> dict[str, list[str]]:
+    """The rows of all tables by their first cell, the last one of a name; each a list of cells."""
+    rows = [re.split(r"  +", line) for line in printed.splitlines()]
+    return {row[0]: row for row in rows}
+
+
 @needs_models
-def test_the_demo_is_right_about_real_files_and_sentences_and_then_stops(tmp_path: Path) -> None:
+@pytest.mark.skipif(len(SERVED) < len(MODELS), reason="needs torch and tensorflow: pip install 'tensorgate[torch,tf]'")
+def test_the_demo_is_right_about_files_sentences_speech_and_notes_and_then_stops(tmp_path: Path) -> None:
     with spawn(tmp_path, "demo", "--exit") as process:
         done = end_of(process)
     assert done.code == 0, (done.out, done.err)
-    rows = {line.split("  ")[0]: line.split() for line in done.out.splitlines()}
+    rows = rows_of(done.out)
     for file, label in {"models.py": "python", "inference.proto": "proto", "model.onnx": "onnx"}.items():
         assert rows[file][1] == label
         assert rows[file][-1] == "yes"
+    for framework, requests in {"torch": "1 of 5.42 s", "ONNX": "170 of 32 ms"}.items():
+        assert any(line.startswith(f"{framework} ") and requests in line for line in done.out.splitlines())
+    for note, played in {"C4": "0.10-0.50 s", "C5": "1.35-1.90 s"}.items():
+        assert rows[note][1] == played
+        assert rows[note][-1] == "yes"
+    for output in ("speech", "note", "onset", "contour"):
+        assert rows[output][-1] == "yes"
+    assert "NO" not in done.out.split()
+    assert "left out" not in done.out
     assert (tmp_path / ".local/share/tensorgate/demo/admin.key").exists()
+
+
+def without(folder: Path, *packages: str) -> str:
+    """The interpreter of an environment that has everything of this one except some packages."""
+    venv.create(folder, symlinks=True)
+    (theirs,) = folder.glob("lib/python*/site-packages")
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if entry.name not in packages:
+            (theirs / entry.name).symlink_to(entry)
+    return str(folder / "bin" / "python")
+
+
+@needs_models
+def test_the_demo_names_the_frameworks_that_are_not_installed_and_goes_on(tmp_path: Path) -> None:
+    python = without(tmp_path / "venv", "torch", "tensorflow")
+    done = subprocess.run(
+        [python, "-P", "-m", "gateway", "demo", "--exit"],
+        env=environment(tmp_path, {"PATH": "/usr/bin:/bin"}),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    for model, framework in {"silero_torch": "torch", "basic_pitch_tf": "tf"}.items():
+        line = f"{model} is left out: {framework} is not installed. To see it: pip install 'tensorgate[{framework}]'"
+        assert line in done.stdout.splitlines()
+    rows = rows_of(done.stdout)
+    assert rows["ONNX"][-1] == "yes"
+    assert rows["C5"][-1] == "yes"
+    assert "how far apart" not in done.stdout
 
 
 def commands_of(lines: list[str]) -> list[str]:
@@ -74,7 +132,7 @@ def test_the_demo_leaves_the_server_up_until_ctrl_c(tmp_path: Path) -> None:
             listed = tensorgate(
                 tmp_path, "model", "list", "--json", TENSORGATE_URL=url, TENSORGATE_DATA_DIR="data"
             ).json()
-            assert [model["name"] for model in listed] == ["magika", "minilm"]
+            assert [model["name"] for model in listed] == SERVED
             for command in commands_of(lines):
                 tried = run_in_another_terminal(command, tmp_path)
                 assert tried.returncode == 0, (command, tried.stderr)

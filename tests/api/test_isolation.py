@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from support import onnx_models
 from support.clients import PROTOCOLS, TRANSPORTS, Refused, floats, grpc_channel, infer
+from support.load import Load, index_entry, steady_load
 from support.repository import add_echo, add_onnx
-from support.rest import http_call, index
 from support.server import Server, running
 
 #: One model for each way to go wrong: a worker that dies again and again is given up at last.
@@ -38,82 +37,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
-class Load:
-    """Clients that ask one model without a pause, until the end of the block; every answer is counted and checked."""
-
-    def __init__(self, server: Server, model: str, protocols: tuple[str, ...], parameters: dict[str, Any]) -> None:
-        self.answered = 0
-        self.refused: list[Refused] = []
-        self._server, self._model, self._parameters = server, model, parameters
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._wrong: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._guarded, args=(protocol,)) for protocol in protocols]
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        assert self._wrong == []
-
-    def wait_for_more(self) -> None:
-        """Until every client had time for a few more answers."""
-        target = self.answered + 10 * len(self._threads)
-        self._server.wait(lambda: self.answered >= target or self._wrong, f"more answers of {self._model}")
-
-    def _guarded(self, protocol: str) -> None:
-        try:
-            self._ask(protocol)
-        except BaseException as error:  # noqa: BLE001 - told to the test's own thread
-            self._wrong.append(error)
-
-    def _ask(self, protocol: str) -> None:
-        value = 0
-        while not self._stop.is_set():
-            value += 1
-            try:
-                answer = infer(protocol, self._server, self._model, floats(value), parameters=self._parameters)
-            except Refused as error:
-                with self._lock:
-                    self.refused.append(error)
-                continue
-            assert answer.outputs["y"].tolist() == [value]
-            with self._lock:
-                self.answered += 1
-
-
-def counted(server: Server, model: str, what: str = "success") -> int:
-    """A counter of the model's statistics."""
-    return int(
-        http_call(server, "GET", f"/v2/models/{model}/stats").json["model_stats"][0]["inference_stats"][what]["count"]
-    )
-
-
-def index_entry(server: Server, model: str) -> dict[str, str]:
-    """The model's entry in the repository's index."""
-    return next(entry for entry in index(server) if entry["name"] == model)
-
-
-@contextlib.contextmanager
-def steady_load(server: Server) -> Iterator[Load]:
-    """Load on the other model, through every protocol; not one request may be lost or slow to come back."""
-    before = counted(server, "steady"), counted(server, "steady", "fail")
-    with Load(server, "steady", PROTOCOLS, {}) as load:
-        load.wait_for_more()
-        yield load
-        load.wait_for_more()
-    assert load.refused == []
-    assert counted(server, "steady") - before[0] == load.answered
-    assert counted(server, "steady", "fail") == before[1]
-
-
 def test_kill_9_under_load_costs_only_what_the_worker_had(server: Server) -> None:
-    with steady_load(server) as steady, Load(server, "killed", (*TRANSPORTS, "rest-aio"), {"delay_ms": 20}) as load:
+    with (
+        steady_load(server, PROTOCOLS) as steady,
+        Load(server, "killed", (*TRANSPORTS, "rest-aio"), {"delay_ms": 20}) as load,
+    ):
         load.wait_for_more()
         assert load.refused == []
         first = server.worker("killed")
@@ -164,7 +92,7 @@ def test_a_model_that_ends_its_process_is_started_again(server: Server, protocol
 def lose(server: Server, protocol: str, model: str, parameters: dict[str, Any], setting: str) -> None:
     """A request that the worker never answers is given up, by name of the limit; then the model comes back."""
     server.wait_ready(model)
-    with steady_load(server):
+    with steady_load(server, PROTOCOLS):
         with pytest.raises(Refused) as refused:
             infer(protocol, server, model, floats(1), parameters=parameters)
         assert refused.value.meaning == "unavailable", refused.value

@@ -84,6 +84,10 @@ others = set(sys.argv[3].split(","))
 backend = loader.create(spec.framework)
 found = (others | {sys.argv[2]}) & set(sys.modules)
 assert not found, f"construction imports {found}"
+backend.import_framework(spec)
+found = others & set(sys.modules)
+assert not found, f"the framework's import imports {found}"
+assert sys.argv[2] == "none" or sys.argv[2] in sys.modules
 backend.load(spec)
 found = others & set(sys.modules)
 assert not found, f"load imports {found}"
@@ -109,6 +113,21 @@ def test_load_tells_the_signature_and_then_the_runtime(subject: Subject, tmp_pat
     ]  # fmt: skip
     assert signature.platform
     assert backend.runtime
+
+
+def test_trimming_beside_requests_changes_no_answer(subject: Subject, tmp_path: Path) -> None:
+    backend = simple(subject, tmp_path)
+    rows = np.arange(64, dtype=np.float32).reshape(8, 8)
+
+    def ask(_: int) -> Array:
+        return backend.infer({"IN_FP32": rows}, ("OUT_FP32",), {})["OUT_FP32"]
+
+    with ThreadPoolExecutor(1) as clients:
+        answers = clients.map(ask, range(20))
+        for _ in range(20):
+            backend.trim()
+        for answer in answers:
+            np.testing.assert_array_equal(answer, rows)
 
 
 def test_a_model_that_cannot_be_loaded_fails_with_a_text_for_a_person(subject: Subject, tmp_path: Path) -> None:

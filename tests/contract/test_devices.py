@@ -62,7 +62,7 @@ def test_a_gpu_that_the_framework_does_not_see_fails_the_load_with_the_numbers(
     subject: Subject, tmp_path: Path
 ) -> None:
     groups = {
-        "cuda:0": ModelInstanceGroup(kind=ModelInstanceGroup.KIND_GPU),
+        "cuda": ModelInstanceGroup(kind=ModelInstanceGroup.KIND_GPU),
         "cuda:7": ModelInstanceGroup(kind=ModelInstanceGroup.KIND_GPU, gpus=[7]),
         "cpu": ModelInstanceGroup(kind=ModelInstanceGroup.KIND_AUTO),
     }

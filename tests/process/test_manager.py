@@ -259,6 +259,7 @@ async def test_a_stop_answers_what_was_accepted_and_ends_every_worker(tmp_path: 
     async with serving(tmp_path, *models, max_loading=9) as gateway:
         await gateway.is_ready("m", 1)
         await gateway.is_ready("n", 1)
+        assert (await gateway.settled("bad", 1)).state is FAILED
         pids = [worker.pid for worker in gateway.manager.workers() if worker.pid]
         assert len(pids) == 3
         tasks = [*gateway.many(CREDITS, delay_ms=40), *gateway.many(4, model="n", delay_ms=100)]

@@ -51,7 +51,7 @@ async def test_a_worker_says_hello_loads_and_answers() -> None:
         assert ready is not None
         assert (ready.signature.platform, ready.runtime) == ("echo", "echo")
         assert ready.credits > 0
-        assert ready.rss_bytes > 1 << 20
+        assert ready.load.rss_bytes > 1 << 20
         assert run.replica.started_at > 0
         assert await ask(run.channel, floats(1.0, 2.5)) == [1.0, 2.5]
         assert os.getsid(process.pid) == os.getpgid(process.pid) == process.pid

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from backends.tensor import from_numpy
 from gateway.errors import GatewayError
-from gateway.inference.request import InferResponse
+from gateway.inference.request import InferRequest, InferResponse
+from gateway.inference.slices import whole
 from gateway.proto.inference_pb2 import ModelInferRequest, ModelInferResponse
-from gateway.rpc import convert
+from gateway.rpc import convert, cut
 from gateway.rpc.split import split
 
 Input = ModelInferRequest.InferInputTensor
@@ -127,3 +130,88 @@ def test_outputs_come_back_as_they_went(outputs: dict[str, Any], id: str) -> Non
     for head, raw, array in zip(found.outputs, found.raw_output_contents, outputs.values(), strict=True):
         assert tuple(head.shape) == array.shape
         assert raw == array.tobytes()
+
+
+# --- large messages: the same outcome, wherever they are divided -----------------------------------------------------
+
+
+def outcome(decode: Callable[[bytes], InferRequest], raw: bytes) -> Any:
+    """What was decoded, with the data as bytes; or the error's class and text."""
+    try:
+        request = decode(raw)
+    except GatewayError as error:
+        return type(error), str(error)
+    for tensor in request.inputs:
+        tensor.data = bytes(tensor.data)
+    return request
+
+
+def in_slices(raw: bytes) -> InferRequest:
+    return whole(convert._decode_in_slices(raw))
+
+
+@pytest.fixture
+def tiny_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes a slice: they end inside of everything."""
+    monkeypatch.setattr(cut, "SLICE", 9)
+    monkeypatch.setattr(cut, "_SLICE_FIELDS", 3)
+
+
+@st.composite
+def typed_messages(draw: st.DrawFn) -> ModelInferRequest:
+    message = ModelInferRequest(model_name=draw(NAMES), id=draw(st.text(max_size=4)))
+    for name in draw(st.lists(NAMES, max_size=3, unique=True)):
+        datatype, field, values = draw(st.sampled_from(TYPED))
+        given = draw(st.lists(values, max_size=20))
+        count = draw(st.sampled_from([len(given), len(given), len(given), 7]))
+        message.inputs.add(name=name, datatype=draw(st.sampled_from([datatype] * 5 + ["FP16"])), shape=[count])
+        getattr(message.inputs[-1].contents, field).extend(given)
+    if draw(st.integers(0, 4)) == 0:
+        message.raw_input_contents.append(b"raw")
+    return message
+
+
+@pytest.mark.usefixtures("tiny_slices")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(typed_messages() | messages())
+def test_typed_contents_are_packed_in_slices_as_in_one_go(message: ModelInferRequest) -> None:
+    raw = message.SerializeToString()
+    found, expected = outcome(in_slices, raw), outcome(convert.decode, raw)
+    if len(message.inputs) > 1 and isinstance(expected, tuple):
+        assert isinstance(found, tuple)  # of two faults either may be told
+    else:
+        assert repr(found) == repr(expected)
+
+
+@pytest.mark.usefixtures("tiny_slices")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.lists(st.floats(width=32), max_size=9), max_size=3), st.booleans())
+def test_contents_that_come_in_several_fields_belong_together(values: list[list[float]], single: bool) -> None:
+    raw = Input(name="x", datatype="FP32", shape=[sum(map(len, values))]).SerializeToString()
+    for some in values:
+        packed = np.array(some, "<f4").tobytes()
+        parts = [packed[place : place + 4] for place in range(0, len(packed), 4)]
+        content = b"".join(b"\x35" + part for part in parts) if single else b"\x32" + bytes([len(packed)]) + packed
+        raw += b"\x2a" + bytes([len(content)]) + content
+    raw = b"\x2a" + (bytes([len(raw)]) if len(raw) < 128 else bytes([len(raw) & 127 | 128, len(raw) >> 7])) + raw
+    found = outcome(in_slices, raw)
+    assert repr(found) == repr(outcome(convert.decode, raw))
+    assert found.inputs[0].data == b"".join(np.array(some, "<f4").tobytes() for some in values)
+
+
+@pytest.mark.usefixtures("tiny_slices")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_broken_bytes_are_refused_in_slices_too(data: st.DataObject) -> None:
+    raw = bytearray(data.draw(typed_messages()).SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        if raw:
+            raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    raw = raw[: data.draw(st.integers(0, len(raw)))]
+    try:
+        request = in_slices(bytes(raw))
+    except GatewayError:
+        return
+    for tensor in request.inputs:
+        tensor.data = bytes(tensor.data)
+    assert request == outcome(convert.decode, bytes(raw))

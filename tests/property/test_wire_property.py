@@ -172,7 +172,7 @@ TO_WORKER: list[tuple[ToWorker, bytes]] = [
 ]
 TO_GATEWAY: list[tuple[ToGateway, bytes]] = [
     (Hello(1, 2), b""),
-    (Progress(0.5, "half"), b""),
+    (Progress("reading", 1, 2, 5), b""),
     (Answers([Answer(1, [TensorHead("y", "FP16", (2,), 4)], 9), Answer(2, [], 0)], 2, 1, 2, 3), b"\0\1\2\3"),
     (Refusal(3, "deadline", "too late"), b""),
     (Heartbeat(1, 0, 0, 4096), b""),

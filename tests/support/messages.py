@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from backends.messages import Answer, Answers, Infer, TensorHead, ToGateway, ToWorker
-from backends.spec import ITEM_SIZE, BatchingSpec, ModelSpec, QueuePolicy, TensorSpec
+from backends.spec import ITEM_SIZE, BatchingSpec, ModelSpec, PaddingSpec, QueuePolicy, TensorSpec
 from backends.tensor import Tensor, element_count
 
 #: What a parameter of a request may be; infinities and NaN are left out, since NaN differs from itself.
@@ -42,6 +42,7 @@ def _filled(draw: st.DrawFn, size: int) -> bytes:
 
 
 integers = st.integers(0, 2**63 - 1)
+_names = st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2)
 
 # The defaults of a msgspec struct are no values that hypothesis could use (``<factory>``), so all is given.
 st.register_type_strategy(
@@ -56,6 +57,14 @@ st.register_type_strategy(
         ageing_us=integers,
         policy=st.from_type(QueuePolicy),
         policies=st.dictionaries(integers, st.from_type(QueuePolicy), max_size=2),
+        padding=st.none()
+        | st.builds(
+            PaddingSpec,
+            values=st.dictionaries(st.text(max_size=4), integers | st.floats(allow_nan=False), max_size=2),
+            masks=_names,
+            crops=_names,
+            max_ratio=st.floats(allow_nan=False),
+        ),
     ),
 )
 st.register_type_strategy(
@@ -72,7 +81,7 @@ st.register_type_strategy(
         outputs=st.lists(st.from_type(TensorSpec), max_size=2).map(tuple),
         instances=st.integers(1, 64),
         device=st.text(max_size=6),
-        options=st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2),
+        options=_names,
     ),
 )
 

@@ -157,13 +157,29 @@ def slow(rounds: int, size: int = 64, shape: Shape = ("batch", "n")) -> ModelPro
     return build(nodes, [value("x", "FP32", shape)], [value("y", "FP32", shape)], initializers)
 
 
+def masked_mean() -> ModelProto:
+    """``mean`` [batch, 1] of those of FP32 ``x`` [batch, n] whose INT64 ``mask`` is 1, and ``twice`` [batch, n] of all.
+
+    It fails while running where ``x`` and ``mask`` are not equally long.
+    """
+    nodes = [
+        helper.make_node("Cast", ["mask"], ["weight"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["x", "weight"], ["real"]),
+        helper.make_node("ReduceSum", ["real", "axes"], ["sum"]),
+        helper.make_node("ReduceSum", ["weight", "axes"], ["count"]),
+        helper.make_node("Div", ["sum", "count"], ["mean"]),
+        helper.make_node("Add", ["x", "x"], ["twice"]),
+    ]
+    outputs = [value("mean", "FP32", ("batch", 1)), value("twice")]
+    return build(nodes, [value("x"), value("mask", "INT64")], outputs, [constant("axes", [1], np.int64)])
+
+
 # --- models that fail ----------------------------------------------------------------------------------------------
 
 
-def picks_from_table(entries: int = 4) -> ModelProto:
-    """``y = 10 * x`` for indices INT64 x [batch, 1] below ``entries``; any other index fails while running."""
+def picks_from_table(entries: int = 4, shape: Shape = ("batch", 1)) -> ModelProto:
+    """``y = 10 * x`` for indices INT64 x below ``entries``; any other index fails while running."""
     nodes = [helper.make_node("Gather", ["table", "x"], ["y"])]
-    shape: Shape = ("batch", 1)
     table = constant("table", np.arange(entries) * 10.0)
     return build(nodes, [value("x", "INT64", shape)], [value("y", "FP32", shape)], [table])
 
@@ -262,3 +278,14 @@ def external_data_layout(folder: Path, layout: str) -> Path:
         "missing": "nowhere.bin",
     }[layout]
     return save(with_external_data(location), folder)
+
+
+def huge() -> ModelProto:
+    """``y`` = ``x`` plus the sum of 2**42 ones, which no machine has the memory for: it loads, and cannot run."""
+    nodes = [
+        helper.make_node("ConstantOfShape", ["shape"], ["ones"], value=constant("value", [1.0])),
+        helper.make_node("ReduceSum", ["ones"], ["sum"], keepdims=0),
+        helper.make_node("Add", ["x", "sum"], ["y"]),
+    ]
+    shape = constant("shape", [1 << 42], np.int64)
+    return build(nodes, [value("x", "FP32", ("n",))], [value("y", "FP32", ("n",))], [shape])

@@ -15,6 +15,7 @@ from gateway import errors
 from gateway.inference.request import InferRequest, InferResponse
 from gateway.proto.model_config_pb2 import TYPE_FP32, ModelConfig, ModelInput
 from gateway.serving.dataplane import IndexEntry, ModelMetadata, ServerMetadata
+from gateway.serving.lane import Lane
 from gateway.telemetry.statistics import ModelStatistics
 
 
@@ -29,6 +30,7 @@ class Plane:
         self.cancelled = asyncio.Event()
         self.requests: list[InferRequest] = []
         self.released = 0
+        self.lane = Lane()
         self.counters = ModelStatistics("echo", "1")
 
     def live(self) -> bool:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from gateway.cli import main
 from support.server import PATIENCE_S, Server
+
+#: A line that tells of a load under way.
+_STAGE: Final = re.compile(r".+: .+ \(\d of \d\)")
 
 
 class Done(NamedTuple):
@@ -31,10 +35,15 @@ class Done(NamedTuple):
         return json.loads(self.out)
 
     def failure(self) -> str:
-        """What it said of its failure, in one line."""
+        """What it said of its failure, in one line; how far a load was may be told before."""
         assert self.code == 1, (self.out, self.err)
-        (line,) = self.err.splitlines()
+        *before, line = self.err.splitlines()
+        assert all(map(_STAGE.fullmatch, before)), self.err
         return line
+
+    def stages(self) -> list[str]:
+        """How far the load was that it waited for, line by line."""
+        return [line for line in self.err.splitlines() if _STAGE.fullmatch(line)]
 
 
 def environment(home: Path, variables: Mapping[str, str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -78,19 +78,23 @@ def numbers(reply: Reply) -> list[float]:
 
 class Running:
     """A replica at work: ``changes`` holds (ready, reason) as they were at each change, ``deaths`` the reasons once a
-    process was gone, ``batches`` the rows of each batch."""
+    process was gone, ``batches`` the rows of each batch, ``events`` what followers are told."""
 
     def __init__(self, spec: ModelSpec, limits: WorkerLimits, interpreter: str) -> None:
         self.changes: list[tuple[bool, str]] = []
         self.deaths: list[str] = []
         self.batches: list[int] = []
-        self.replica = Replica("echo:1-0", spec, interpreter, limits, self._changed, self._ran)
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.replica = Replica("echo:1-0", spec, interpreter, limits, self._changed, self._ran, tell=self._told)
         self.task = asyncio.create_task(self.replica.run())
 
     def _changed(self) -> None:
         self.changes.append((self.replica.ready is not None, self.replica.reason))
         if self.replica.process is None:
             self.deaths.append(self.replica.reason)
+
+    def _told(self, kind: str, fields: Mapping[str, Any]) -> None:
+        self.events.append((kind, dict(fields)))
 
     def _ran(self, rows: int, *durations: int) -> None:
         self.batches.append(rows)

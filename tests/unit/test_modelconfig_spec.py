@@ -81,7 +81,7 @@ def test_dynamic_batching_is_on_wherever_more_than_one_row_may_be_batched(
         ("", 1, "cpu"),
         ("instance_group { }", 1, "cpu"),
         ("instance_group { kind: KIND_MODEL count: 2 }", 2, "cpu"),
-        ("instance_group { kind: KIND_GPU count: 3 }", 3, "cuda:0"),
+        ("instance_group { kind: KIND_GPU count: 3 }", 3, "cuda"),
         ("instance_group { kind: KIND_GPU gpus: [ 2 ] } instance_group { kind: KIND_GPU gpus: 2 }", 2, "cuda:2"),
     ],
 )
@@ -124,7 +124,7 @@ def test_the_default_file_is_looked_for_in_the_versions_folder(path: str, found:
         ),
         ("instance_group { count: -1 }", ["instance_group[0].count is -1"]),
         ("instance_group { kind: KIND_GPU gpus: [ 0, 1 ] }", ["cuda:0, cuda:1", "keep one"]),
-        ("instance_group { } instance_group { kind: KIND_GPU }", ["cpu, cuda:0"]),
+        ("instance_group { } instance_group { kind: KIND_GPU }", ["cpu, cuda;"]),
         ("instance_group { passive: true }", ["instance_group.passive"]),
         ("input { data_type: TYPE_FP32 }", ["input[0].name is empty"]),
         ('input { name: "a" }', ["input[0] ('a').data_type", "TYPE_FP32"]),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.lifecycle.policy import Key, Load, Unload, failed_successors, next_action
+from gateway.lifecycle.policy import Key, Load, Shortage, Unload, Wait, failed_successors, next_action
 from gateway.lifecycle.state import VersionState
 
 LOADING, READY, RESTARTING, DRAINING, UNLOADED, FAILED = (
@@ -166,3 +166,62 @@ def test_every_change_comes_to_an_end_and_no_model_is_without_a_version_on_the_w
     for key in actual.keys() - desired:
         assert failed_successors(key, desired, actual)
     assert all(actual[key] is (READY if succeeds[key] or key in start else FAILED) for key in desired)
+
+
+# --- something is lacking ---
+
+A, B, C = KEYS
+WANTED = frozenset(KEYS)
+
+
+def test_what_lacks_something_waits_while_another_loads_and_lets_others_pass() -> None:
+    lacks = {A: "too large"}
+    assert next_action(WANTED, {B: LOADING}, 2, Shortage(lacks)) == Wait(A, "too large")
+    assert next_action(WANTED, {A: LOADING, B: LOADING}, 2, Shortage(lacks, frozenset({A}))) == Load(C)
+
+
+def test_who_waits_takes_no_place_of_those_that_load() -> None:
+    actual = {A: LOADING, B: LOADING}
+    assert next_action(WANTED, actual, 1, Shortage({A: "too large"}, frozenset({A}))) is None  # B loads
+    assert next_action(WANTED, {A: LOADING}, 1, Shortage({A: "too large"}, frozenset({A}), insists=True)) == Load(B)
+
+
+def test_when_nothing_loads_a_version_is_tried_whatever_is_lacking() -> None:
+    assert next_action(WANTED, {}, 2, Shortage(dict.fromkeys(KEYS, "too large"))) == Load(A)
+    waiting = Shortage(dict.fromkeys(KEYS, "too large"), frozenset({B}))
+    assert next_action(WANTED, {A: READY, B: LOADING}, 2, waiting) == Load(B)
+
+
+def test_a_reserve_is_kept_even_when_nothing_loads() -> None:
+    lacking = dict.fromkeys(KEYS, "too large")
+    assert next_action(WANTED, {}, 2, Shortage(lacking, insists=True)) == Wait(A, "too large")
+    everyone = Shortage(lacking, WANTED, insists=True)
+    assert next_action(WANTED, dict.fromkeys(KEYS, LOADING), 2, everyone) is None
+
+
+def test_who_waits_loads_once_nothing_is_lacking() -> None:
+    shortage = Shortage({}, frozenset({A}), insists=True)
+    assert next_action(WANTED, {A: LOADING, B: READY, C: READY}, 1, shortage) == Load(A)
+
+
+def test_who_waits_and_is_not_wanted_any_more_leaves() -> None:
+    assert next_action(frozenset(), {A: LOADING}, 2, Shortage({}, frozenset({A}))) == Unload(A)
+
+
+@pytest.mark.parametrize("insists", [False, True])
+def test_without_a_reserve_there_is_always_something_that_loads_until_all_have(insists: bool) -> None:
+    for lacking in itertools.product((False, True), repeat=len(KEYS)):
+        lacks = {key: "x" for key, lack in zip(KEYS, lacking, strict=True) if lack}
+        loading: set[Key] = set()
+        waiting: set[Key] = set()
+        for _ in range(len(KEYS) + 1):
+            actual = dict.fromkeys(loading | waiting, LOADING)
+            match next_action(WANTED, actual, 9, Shortage(lacks, frozenset(waiting), insists)):
+                case Load(key=key):
+                    waiting.discard(key)
+                    loading.add(key)
+                case Wait(key=key):
+                    waiting.add(key)
+        assert loading | waiting == set(KEYS)
+        assert loading or insists
+        assert waiting <= lacks.keys()

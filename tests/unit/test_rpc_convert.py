@@ -230,9 +230,9 @@ def test_bytes_that_are_no_message_are_refused(raw: bytes) -> None:
         convert.decode(raw)
 
 
-def test_a_shape_of_a_million_dimensions_costs_no_arithmetic() -> None:
-    with pytest.raises(InvalidRequest, match="1000000 dimensions"):
-        request(Input(name="a", datatype="FP32", shape=[1 << 62] * 1_000_000, contents={"fp32_contents": [1]}))
+def test_a_shape_of_a_hundred_thousand_dimensions_costs_no_arithmetic() -> None:
+    with pytest.raises(InvalidRequest, match="100000 dimensions"):
+        request(Input(name="a", datatype="FP32", shape=[1 << 62] * 100_000, contents={"fp32_contents": [1]}))
 
 
 # --- responses ---

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from backends.wire import MAX_PAYLOAD
 from gateway import settings
-from gateway.settings import ConfigurationError, Settings, load, parse_size
+from gateway.settings import ConfigurationError, Settings, load
+from gateway.sizes import parse_size
 
 
 @pytest.fixture

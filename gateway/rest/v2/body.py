@@ -6,9 +6,9 @@ import zlib
 from typing import Final
 
 from gateway.errors import PayloadTooLarge, UnsupportedMedia
+from gateway.inference.slices import SLICE, Slices
 
 _WINDOW: Final = {b"gzip": zlib.MAX_WBITS | 16, b"deflate": zlib.MAX_WBITS}
-_STEP: Final = 1 << 20
 
 
 class Body:
@@ -34,8 +34,8 @@ class Body:
         return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
 
 
-def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
-    """The body behind ``Content-Encoding``, never more than ``limit`` bytes in memory.
+def decompress(body: bytes, encoding: bytes, limit: int) -> Slices[bytes]:
+    """The body behind ``Content-Encoding``, never more than ``limit`` bytes in memory, in slices.
 
     Raises ``UnsupportedMedia`` for other codings and for data that is not what it says, ``PayloadTooLarge``.
     """
@@ -44,24 +44,31 @@ def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
     if window is None:
         raise UnsupportedMedia(f"Content-Encoding {name!r} is not supported; send gzip, deflate or no encoding")
     try:
-        return _inflate(body, window, limit)
+        return (yield from _inflate(body, window, limit))
     except zlib.error as error:
         raise UnsupportedMedia(f"the body is not valid {name}: {error}") from error
 
 
-def _inflate(body: bytes, window: int, limit: int) -> bytes:
+def _inflate(body: bytes, window: int, limit: int) -> Slices[bytes]:
     inflater = zlib.decompressobj(window)
-    parts, size, rest = [], 0, body
-    while rest and not inflater.eof:
-        part = inflater.decompress(rest, _STEP)
+    parts, size, place = [], 0, 0
+    view, rest, more = memoryview(body), b"", True
+    while more:
+        if not rest:
+            rest = bytes(view[place : place + SLICE])
+            place += SLICE
+        part = inflater.decompress(rest, SLICE)
         size += len(part)
         if size > limit:
             raise too_large(limit, "decompressed ")
         parts.append(part)
         rest = inflater.unconsumed_tail
+        more = not inflater.eof and (bool(rest) or place < len(view) or len(part) == SLICE)
+        if more:
+            yield
     if not inflater.eof:
         raise zlib.error("it is cut short")
-    if inflater.unused_data:
+    if inflater.unused_data or place < len(view):
         raise zlib.error("data follows the end of the compressed stream")
     return b"".join(parts)
 

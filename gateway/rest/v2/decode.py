@@ -12,11 +12,16 @@ from backends.tensor import Tensor, element_count
 from gateway.errors import InvalidRequest, PayloadTooLarge, Unsupported
 from gateway.inference.parameters import interpret
 from gateway.inference.request import InferRequest
+from gateway.inference.slices import LARGE, Slices
+from gateway.rest.v2.cut import Cut, cut
 from gateway.rest.v2.jsondata import TOO_DEEP, loads, tensor_from_json
+from gateway.rest.v2.jsonslices import data_from_json, moved
 
 MAX_HEADER_LENGTH: Final = 2**31 - 1
 #: The protocol's dimensions are 64-bit integers.
 MAX_SIZE: Final = 2**63 - 1
+#: Bytes of JSON beside the tensors' data: they are parsed in one go.
+MAX_HEADS: Final = 1 << 20
 
 
 _ABSENT: Final = msgspec.Raw()
@@ -72,19 +77,49 @@ def header_length(value: bytes | None, body_size: int) -> int | None:
     return length
 
 
+def is_large(body: bytes, length: int | None) -> bool:
+    """Whether there is so much JSON that it is to be decoded by ``decode_in_slices``."""
+    return (len(body) if length is None else length) > LARGE
+
+
 def decode(
     model: str, version: str, body: bytes, length: int | None, max_json_bytes: int
 ) -> tuple[InferRequest, Wanted]:
     """A JSON request with its binary tensors, if any. Raises ``InvalidRequest``."""
+    text, binary = _divided(body, length, max_json_bytes)
+    parsed = _parse(text)
+    return _request(model, version, parsed, _tensors(parsed.inputs, binary))
+
+
+def decode_in_slices(
+    model: str, version: str, body: bytes, length: int | None, max_json_bytes: int
+) -> Slices[tuple[InferRequest, Wanted]]:
+    """The same of a large one: what it gives, and what it refuses with which words."""
+    text, binary = _divided(body, length, max_json_bytes)
+    divided = yield from cut(text)
+    parsed = _parse_heads(divided)
+    tensors = _tensors(parsed.inputs, binary, divided)
+    request, wanted = _request(model, version, parsed, tensors)
+    for tensor in tensors:
+        array = divided.array(tensor.data) if isinstance(tensor.data, msgspec.Raw) else None
+        if array is not None:
+            tensor.data = yield from data_from_json(tensor, text, array)
+    return request, wanted
+
+
+def _divided(body: bytes, length: int | None, max_json_bytes: int) -> tuple[memoryview, memoryview]:
+    """The JSON part and the binary part."""
     view = memoryview(body)
-    text = view if length is None else view[:length]
-    if len(text) > max_json_bytes:
+    size = len(view) if length is None else length
+    if size > max_json_bytes:
         raise PayloadTooLarge(
-            f"request JSON size of {len(text)} bytes exceeds the maximum allowed input size of {max_json_bytes} bytes; "
+            f"request JSON size of {size} bytes exceeds the maximum allowed input size of {max_json_bytes} bytes; "
             "send tensors in binary form, or raise the setting max_json_bytes"
         )
-    parsed = _parse(text)
-    inputs = _tensors(parsed.inputs, view[len(text) :])
+    return view[:size], view[size:]
+
+
+def _request(model: str, version: str, parsed: _Body, inputs: list[Tensor]) -> tuple[InferRequest, Wanted]:
     request = InferRequest(model, version, inputs, id=parsed.id)
     default = _read_parameters(request, parsed.parameters) if parsed.parameters else False
     if not parsed.outputs:
@@ -143,6 +178,19 @@ def _parse(text: memoryview) -> _Body:
         raise InvalidRequest(f"failed to parse the request JSON buffer: {error}") from error
 
 
+def _parse_heads(divided: Cut) -> _Body:
+    """What is left of a large text."""
+    if len(divided.rest) > MAX_HEADS:
+        raise InvalidRequest(
+            f"the request has {len(divided.rest)} bytes of JSON beside the arrays in 'data'; at most {MAX_HEADS} are "
+            "allowed: send what is large as a tensor"
+        )
+    try:
+        return _parse(memoryview(divided.rest))
+    except InvalidRequest as error:
+        raise InvalidRequest(moved(str(error), divided.place)) from None
+
+
 def _parse_with_constants(raw: bytes) -> _Body:
     """JSON with ``NaN`` and ``Infinity``, which strict parsers refuse: slower, and only then."""
     try:
@@ -157,7 +205,8 @@ def _parse_with_constants(raw: bytes) -> _Body:
         raise InvalidRequest(f"failed to parse the request JSON buffer: {error}") from error
 
 
-def _tensors(inputs: list[_Input], binary: memoryview) -> list[Tensor]:
+def _tensors(inputs: list[_Input], binary: memoryview, divided: Cut | None = None) -> list[Tensor]:
+    """``divided``: what was cut out of the text; the data of a tensor that was is left as it is."""
     tensors, start, total = [], 0, len(binary)
     for entry in inputs:
         name, datatype = entry.name, entry.datatype
@@ -171,7 +220,10 @@ def _tensors(inputs: list[_Input], binary: memoryview) -> list[Tensor]:
             )
         size = _binary_size(entry) if entry.parameters else None
         if size is None:
-            tensors.append(tensor_from_json(name, datatype, shape, None if entry.data is _ABSENT else entry.data))
+            if divided is not None and divided.array(entry.data) is not None:
+                tensors.append(Tensor(name, datatype, shape, entry.data))
+            else:
+                tensors.append(tensor_from_json(name, datatype, shape, None if entry.data is _ABSENT else entry.data))
             continue
         if entry.data is not _ABSENT:
             raise InvalidRequest(f"input '{name}' has both 'data' and 'binary_data_size'; give one of them")

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from backends.tensor import NUMPY_DTYPE, Tensor, array_to_bytes, element_count, iter_bytes
+from backends.tensor import NUMPY_DTYPE, Tensor, element_bounds, element_count, elements, pack_elements
 from gateway.errors import InvalidRequest
 
 MAX_DEPTH: Final = 100
@@ -50,8 +50,7 @@ def loads(raw: bytes) -> Any:
 
 def tensor_from_json(name: str, datatype: str, shape: tuple[int, ...], raw: msgspec.Raw | None) -> Tensor:
     """The tensor of a JSON ``data`` array, flat or nested. Raises ``InvalidRequest`` that names input and fault."""
-    if datatype in _NO_JSON:
-        raise InvalidRequest(f"input '{name}': sending {datatype} as JSON is not allowed; use binary tensor data")
+    refuse_binary_only(name, datatype)
     count = element_count(shape)
     if raw is None:
         if count:
@@ -59,12 +58,24 @@ def tensor_from_json(name: str, datatype: str, shape: tuple[int, ...], raw: msgs
         values: list[Any] = []
     else:
         values = _values(name, datatype, raw)
-    if len(values) != count:
+    check_count(name, shape, len(values))
+    return Tensor(name, datatype, shape, pack(name, datatype, values))
+
+
+def refuse_binary_only(name: str, datatype: str) -> None:
+    """Raises ``InvalidRequest`` for a datatype that has no form in JSON."""
+    if datatype in _NO_JSON:
+        raise InvalidRequest(f"input '{name}': sending {datatype} as JSON is not allowed; use binary tensor data")
+
+
+def check_count(name: str, shape: tuple[int, ...], found: int) -> None:
+    """Raises ``InvalidRequest`` unless there is one element for each place."""
+    count = element_count(shape)
+    if found != count:
         raise InvalidRequest(
             f"Unable to parse 'data' of input '{name}': Shape does not match true shape of 'data' field: "
-            f"{list(shape)} needs {count} elements, got {len(values)}"
+            f"{list(shape)} needs {count} elements, got {found}"
         )
-    return Tensor(name, datatype, shape, _pack(name, datatype, values))
 
 
 def json_of_tensor(tensor: Tensor) -> msgspec.Raw:
@@ -97,30 +108,38 @@ def _values(name: str, datatype: str, raw: msgspec.Raw) -> list[Any]:
         raise InvalidRequest(f"input '{name}': {TOO_DEEP}")
     if depth == 0:
         raise InvalidRequest(f"input '{name}': 'data' must be an array")
-    kind = _KIND.get(datatype, int)
+    kind = kind_of(datatype)
     try:
         if depth <= _TYPED_DEPTH:
-            return _flatten(_decoder(kind, depth).decode(raw), depth)
+            return _flatten(decoder(kind, depth).decode(raw), depth)
         return _walk(name, loads(bytes(raw)), kind)
     except RecursionError:
         raise InvalidRequest(f"input '{name}': {TOO_DEEP}") from None
     except msgspec.DecodeError as error:
-        return _mended(name, datatype, kind, raw, error)
+        return mended(name, datatype, bytes(raw), str(error))
 
 
-def _mended(name: str, datatype: str, kind: type, raw: msgspec.Raw, error: msgspec.DecodeError) -> list[Any]:
-    """The typed decoder refused: irregular nesting, a NaN, or a real fault. Raises ``InvalidRequest`` for the last."""
+def kind_of(datatype: str) -> type:
+    """What an element is in Python."""
+    return _KIND.get(datatype, int)
+
+
+def mended(name: str, datatype: str, raw: bytes, error: str) -> list[Any]:
+    """What the typed decoder refused with ``error``: irregular nesting, a NaN, or a real fault.
+
+    Raises ``InvalidRequest`` for the last.
+    """
     fault = InvalidRequest(f"Unable to parse 'data' of input '{name}' as {datatype}: {error}")
     try:
-        values = loads(bytes(raw))
+        values = loads(raw)
     except NumberOutOfRange as number:
-        raise InvalidRequest(f"Unable to parse 'data' of input '{name}' as {datatype}: {number}") from error
+        raise InvalidRequest(f"Unable to parse 'data' of input '{name}' as {datatype}: {number}") from None
     except (ValueError, RecursionError):
-        raise fault from error
+        raise fault from None
     try:
-        return _walk(name, values, kind)
+        return _walk(name, values, kind_of(datatype))
     except TypeError:
-        raise fault from error
+        raise fault from None
 
 
 def _walk(name: str, values: Any, kind: type) -> list[Any]:
@@ -144,7 +163,8 @@ def _walk(name: str, values: Any, kind: type) -> list[Any]:
 
 
 @functools.cache
-def _decoder(kind: type, depth: int) -> msgspec.json.Decoder[Any]:
+def decoder(kind: type, depth: int) -> msgspec.json.Decoder[Any]:
+    """Of arrays that are nested so deep."""
     nested: Any = kind
     for _ in range(depth):
         nested = list[nested]
@@ -157,21 +177,22 @@ def _flatten(values: list[Any], depth: int) -> list[Any]:
     return values
 
 
-def _pack(name: str, datatype: str, values: list[Any]) -> Any:
+def pack(name: str, datatype: str, values: list[Any], first: int = 0) -> bytes:
+    """The elements from number ``first`` on in binary form. Raises ``InvalidRequest`` for one that is out of range."""
     if datatype == "BYTES":
-        return array_to_bytes(np.array(values, dtype=object))
+        return pack_elements(values)
     try:
         return struct.pack(f"<{len(values)}{_CODE[datatype]}", *values)
     except (OverflowError, struct.error):
-        raise InvalidRequest(_out_of_range(name, datatype, values)) from None
+        raise InvalidRequest(_out_of_range(name, datatype, values, first)) from None
 
 
-def _out_of_range(name: str, datatype: str, values: list[Any]) -> str:
+def _out_of_range(name: str, datatype: str, values: list[Any], first: int) -> str:
     dtype = NUMPY_DTYPE[datatype]
     limits: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
     kind = float if dtype.kind == "f" else int  # of Python, which compares with integers of any length
     low, high = kind(limits.min), kind(limits.max)
-    for index, value in enumerate(values):
+    for index, value in enumerate(values, first):
         if value != value or abs(value) == math.inf:
             continue
         if not low <= value <= high:
@@ -182,7 +203,7 @@ def _out_of_range(name: str, datatype: str, values: list[Any]) -> str:
 
 def _strings(tensor: Tensor) -> list[str]:
     try:
-        return [str(element, "utf-8") for element in iter_bytes(tensor.data)]
+        return [element.decode() for element in elements(tensor.data, element_bounds(tensor.data))]
     except UnicodeDecodeError as error:
         raise InvalidRequest(
             f"output '{tensor.name}' holds bytes that are not UTF-8 and cannot be JSON ({error.reason}); "

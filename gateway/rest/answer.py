@@ -15,6 +15,9 @@ Headers = list[tuple[bytes, bytes]]
 JSON: Final = (b"content-type", b"application/json")
 OCTETS: Final = (b"content-type", b"application/octet-stream")
 
+#: Characters of an error's text.
+_LONGEST: Final = 2000
+
 
 class Answer(NamedTuple):
     """A whole answer; ``content-length`` is added by who sends it."""
@@ -34,8 +37,14 @@ def json_answer(value: Any, status: int = 200) -> Answer:
 
 
 def error_answer(status: int, text: str, *headers: tuple[bytes, bytes]) -> Answer:
-    """The protocol's error form, ``{"error": text}``, which every client of it reads."""
-    return Answer(status, msgspec.json.encode({"error": text}), (JSON, *headers))
+    """The protocol's error form, ``{"error": text}``, which every client of it reads.
+
+    A text may repeat what a client sent: it is cut where it is long, and half pairs of surrogates are replaced.
+    """
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}... ({len(text)} characters)"
+    sendable = text.encode(errors="replace").decode()
+    return Answer(status, msgspec.json.encode({"error": sendable}), (JSON, *headers))
 
 
 def fault_answer(error: GatewayError) -> Answer:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from support.rest import binary_body, rest_error
+from support.rest import binary_body, http_call, post_infer, rest_error
 from support.server import Server
 
 pytestmark = pytest.mark.usefixtures("unharmed")
@@ -16,6 +16,36 @@ pytestmark = pytest.mark.usefixtures("unharmed")
 GOOD: Final = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1, 2]}
 TWO_FLOATS: Final = struct.pack("<2f", 1, 2)
 DEEP: Final = 250_000
+
+
+#: Half of a pair of surrogates, which is no text, in every place that an error's text or an answer might repeat.
+HALF_PAIRS: Final = {
+    "name of an input": {"inputs": [GOOD | {"name": "\ud800", "data": [float("nan"), 1]}]},
+    "name of an input, with nothing wrong in its data": {"inputs": [GOOD | {"name": "\udfff"}]},
+    "name of an output": {"inputs": [GOOD | {"data": [float("nan"), 1]}], "outputs": [{"name": "y\ud800"}]},
+    "id": {"inputs": [GOOD | {"data": [float("inf"), 1]}], "id": "\ud800"},
+    "datatype": {"inputs": [GOOD | {"datatype": "\ud800", "data": [float("nan"), 1]}]},
+    "parameter": {"inputs": [GOOD | {"data": [float("nan"), 1]}], "parameters": {"\ud800": "\ud800"}},
+    "string": {"inputs": [GOOD | {"datatype": "BYTES", "data": ["\ud800", "NaN"]}]},
+}
+
+
+@pytest.mark.parametrize("case", HALF_PAIRS)
+def test_half_a_pair_of_surrogates_is_answered_wherever_it_is(server: Server, case: str) -> None:
+    assert rest_error(server, "echo", json.dumps(HALF_PAIRS[case]).encode())
+
+
+def test_a_pair_of_surrogates_is_text(server: Server) -> None:
+    body = {"inputs": [GOOD | {"data": [float("inf"), 1]}], "id": "\U0001f600"}
+    reply = post_infer(server, "echo", json.dumps(body).encode())
+    assert json.loads(reply.body)["id"] == "\U0001f600"
+
+
+def test_an_error_repeats_no_megabytes(server: Server) -> None:
+    text = rest_error(server, "echo", {"inputs": [GOOD | {"name": "n" * 100_000}]})
+    assert len(text) < 3000
+    reply = http_call(server, "GET", "/v2/models/echo/versions/" + "9" * 5000)
+    assert len(reply.error) < 3000
 
 
 # --- the body --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.http
 
 from support.rest import Reply, binary_body, connect, http_call, post_infer, read_all
 from support.server import Server
@@ -238,16 +239,45 @@ def test_a_compressed_body_is_read_and_the_header_length_means_the_plain_one(ser
     assert reply.json["outputs"][0]["data"] == [1, 2]
 
 
-@pytest.mark.parametrize("coding", ["gzip, deflate", "gzip;q=0.5, br;q=1", "*", "identity;q=0"])
-def test_what_an_answer_might_be_compressed_with_does_not_break_it(server: Server, coding: str) -> None:
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "GZIP"])
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("count", [0, 2, 300_000])
+def test_an_answer_is_compressed_for_who_asks_for_one_coding(
+    server: Server, coding: str, binary: bool, count: int
+) -> None:
+    values = list(range(count))
+    tensor = {"name": "x", "shape": [count], "datatype": "FP32", "data": values}
+    body = {"inputs": [tensor], "parameters": {"binary_data_output": binary}}
+    reply = post_infer(server, "echo", body, {"Accept-Encoding": coding})
+    assert reply.headers["content-encoding"] == coding.lower()
+    plain = gzip.decompress(reply.body) if coding.lower() == "gzip" else zlib.decompress(reply.body)
+    if binary and count:
+        length = int(reply.headers["inference-header-content-length"])
+        assert json.loads(plain[:length])["outputs"][0]["shape"] == [count]
+        assert plain[length:] == struct.pack(f"<{count}f", *values)
+    else:
+        assert json.loads(plain)["outputs"][0].get("data", []) == values
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+def test_the_client_of_triton_gets_compressed_answers(server: Server, coding: str) -> None:
+    with tritonclient.http.InferenceServerClient(server.http) as client:
+        tensor = tritonclient.http.InferInput("x", [3], "FP32")
+        tensor.set_data_from_numpy(np.array([1, 2, 3], np.float32))
+        result = client.infer("echo", [tensor], response_compression_algorithm=coding)
+        assert result.as_numpy("y").tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("coding", ["gzip, deflate", "gzip;q=0.5, br;q=1", "*", "identity;q=0", "br", "identity", ""])
+def test_an_answer_is_plain_for_who_asks_for_nothing_or_for_many_codings(server: Server, coding: str) -> None:
     reply = post_infer(server, "echo", {"inputs": [VECTOR]}, {"Accept-Encoding": coding})
-    plain = reply.body
-    match reply.headers.get("content-encoding"):
-        case "gzip":
-            plain = gzip.decompress(plain)
-        case "deflate":
-            plain = zlib.decompress(plain)
-    assert json.loads(plain)["outputs"][0]["data"] == [1, 2]
+    assert "content-encoding" not in reply.headers
+    assert reply.json["outputs"][0]["data"] == [1, 2]
+
+
+def test_an_error_is_never_compressed(server: Server) -> None:
+    reply = post_infer(server, "echo", {"inputs": []}, {"Accept-Encoding": "gzip"})
+    assert "missing" in reply.error
 
 
 def test_a_query_string_is_ignored(server: Server) -> None:

@@ -78,6 +78,13 @@ class V2App:
         ``raw_path`` is undecoded and without its query. Raises nothing of its own.
         """
         try:
+            return self._answer(method, raw_path, headers, body, reply)
+        except Exception:  # a fault of ours must not end the connection without an answer
+            log.exception("%s %s failed", method, raw_path.decode("latin-1"))
+            return our_fault()
+
+    def _answer(self, method: str, raw_path: bytes, headers: Headers, body: bytes, reply: Reply) -> Answer | Call:
+        try:
             (allowed, handler), model, version = self._route(raw_path)
             if method != allowed and not (method == "HEAD" and allowed == "GET"):
                 text = f"method {method} is not allowed here; use {allowed}"
@@ -87,9 +94,6 @@ class V2App:
             return error_answer(404, f"there is no route {raw_path.decode('latin-1')!r}")
         except GatewayError as error:
             return fault_answer(error)
-        except Exception:  # a fault of ours must not end the connection without an answer
-            log.exception("%s %s failed", method, raw_path.decode("latin-1"))
-            return our_fault()
 
     # --- routing ---
 

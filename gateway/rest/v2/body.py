@@ -1,4 +1,4 @@
-"""A request's body: bounded, and decompressed where the client says so."""
+"""Bodies: a request's, bounded and decompressed where the client says so; an answer's, compressed where it asks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from gateway.errors import PayloadTooLarge, UnsupportedMedia
 from gateway.inference.slices import SLICE, Slices
 
 _WINDOW: Final = {b"gzip": zlib.MAX_WBITS | 16, b"deflate": zlib.MAX_WBITS}
+#: What ``Accept-Encoding`` may ask for, by itself. A list of codings is what libraries send unasked: then it is plain.
+CODINGS: Final = frozenset(_WINDOW)
 
 
 class Body:
@@ -47,6 +49,17 @@ def decompress(body: bytes, encoding: bytes, limit: int) -> Slices[bytes]:
         return (yield from _inflate(body, window, limit))
     except zlib.error as error:
         raise UnsupportedMedia(f"the body is not valid {name}: {error}") from error
+
+
+def compress(body: bytes, coding: bytes) -> Slices[bytes]:
+    """The body in a coding of ``CODINGS``, in slices. Fast rather than small: tensors hardly shrink."""
+    deflater = zlib.compressobj(level=1, wbits=_WINDOW[coding])
+    parts, view = [], memoryview(body)
+    for place in range(0, len(view), SLICE):
+        parts.append(deflater.compress(view[place : place + SLICE]))
+        yield
+    parts.append(deflater.flush())
+    return b"".join(parts)
 
 
 def _inflate(body: bytes, window: int, limit: int) -> Slices[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 import msgspec
@@ -57,6 +58,9 @@ class Wanted(msgspec.Struct):
 _decode_body = msgspec.json.Decoder(_Body).decode
 _TEXT_ONLY: Final = Wanted(None, False)
 _ALL_BINARY: Final = Wanted(None, True)
+
+#: An escape that may be half of a pair.
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def header_length(value: bytes | None, body_size: int) -> int | None:
@@ -195,6 +199,8 @@ def _parse_with_constants(raw: bytes) -> _Body:
     """JSON with ``NaN`` and ``Infinity``, which strict parsers refuse: slower, and only then."""
     try:
         plain = loads(raw)
+        if _SURROGATE.search(raw):
+            json.dumps(plain, ensure_ascii=False).encode()  # half a pair is no text: ``UnicodeEncodeError``
         for tensor in plain.get("inputs", ()) if isinstance(plain, dict) else ():
             if isinstance(tensor, dict) and "data" in tensor:
                 tensor["data"] = msgspec.Raw(json.dumps(tensor["data"]).encode())
@@ -265,11 +271,12 @@ def _read_parameters(request: InferRequest, parameters: dict[str, Any]) -> bool:
 
 
 def _read_outputs(request: InferRequest, outputs: list[_Output], default: bool) -> Wanted:
-    names, binary = [], set()
+    names: dict[str, None] = {}  # in their order; to look into a list takes time in proportion to its length
+    binary = set()
     for output in outputs:
         if output.name in names:
             raise InvalidRequest(f"output '{output.name}' already exists in request; ask for each output once")
-        names.append(output.name)
+        names[output.name] = None
         parameters = output.parameters or {}
         if "shared_memory_region" in parameters:
             raise Unsupported(f"output '{output.name}': Client shared memory is disabled on this server")

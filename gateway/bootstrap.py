@@ -14,6 +14,7 @@ from gateway.rest.v2.app import V2App
 from gateway.serving.controlplane import ControlPlane
 from gateway.serving.dataplane import DataPlane
 from gateway.serving.keys import ensure_admin_key
+from gateway.serving.trafficplane import TrafficPlane
 from gateway.settings import Settings
 from gateway.workers.replica import WorkerLimits
 from registry.sql import SqlModelStore
@@ -61,5 +62,5 @@ def build(settings: Settings) -> Gateway:
     controlplane = ControlPlane(store, manager)
     admin_key = ensure_admin_key(settings.admin_key_path)
     v2 = V2App(dataplane, settings.max_json_bytes, settings.max_body_bytes)
-    app = make_app(controlplane, admin_key)
+    app = make_app(controlplane, TrafficPlane(store, manager, dataplane.shadows), admin_key)
     return Gateway(store, manager, dataplane, controlplane, v2, app)

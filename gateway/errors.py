@@ -6,6 +6,7 @@ GatewayError
 │   └── UnsupportedMedia  ... by its encoding
 ├── NotFound              no such model, version or thing
 ├── Conflict              the thing exists already, or its state forbids the change
+│   └── Outdated          somebody else has changed it since it was read
 ├── Unauthenticated       no key, or a wrong one
 ├── Unsupported           the server (or this model) does not offer that
 ├── Unavailable           not now: try again later, perhaps elsewhere
@@ -43,6 +44,10 @@ class NotFound(GatewayError):
 
 class Conflict(GatewayError):
     """The change does not fit the present state."""
+
+
+class Outdated(Conflict):
+    """The change was made for a revision that is not the present one."""
 
 
 class Unauthenticated(GatewayError):

@@ -12,7 +12,9 @@ import msgspec
 
 from backends.spec import Signature
 from registry.errors import VersionConflict
+from registry.keys import NewKey
 from registry.record import ModelVersion, NewVersion, Source
+from registry.traffic import Traffic
 
 #: A version's name.
 Key = tuple[str, int]
@@ -33,16 +35,39 @@ class Relation(enum.Enum):
     OTHER = enum.auto()
 
 
+class NewAlias(msgspec.Struct, frozen=True):
+    """An alias's version before and after; None is none."""
+
+    model: str
+    name: str
+    before: int | None
+    after: int | None
+
+
+class NewTraffic(msgspec.Struct, frozen=True):
+    """The next revision of a model's split, and the split before it."""
+
+    model: str
+    revision: int
+    traffic: Traffic | None
+    before: Traffic | None
+    note: str = ""
+
+
 class Change(msgspec.Struct, frozen=True):
-    """One transaction's work: supersede ``retire``, then write ``add``, then set ``desire`` and ``sign``."""
+    """One transaction's work: supersede ``retire``, then write ``add``, then set all the others."""
 
     retire: tuple[Key, ...] = ()
     add: tuple[NewVersion, ...] = ()  # each with its number
     desire: tuple[tuple[Key, bool], ...] = ()
     sign: tuple[tuple[Key, Signature], ...] = ()
+    alias: tuple[NewAlias, ...] = ()
+    route: tuple[NewTraffic, ...] = ()
+    grant: tuple[NewKey, ...] = ()
+    revoke: tuple[str, ...] = ()  # ids of keys
 
     def __bool__(self) -> bool:
-        return bool(self.retire or self.add or self.desire or self.sign)
+        return any(getattr(self, field) for field in self.__struct_fields__)
 
 
 def relation(live: ModelVersion | None, new: NewVersion) -> Relation:
@@ -99,7 +124,7 @@ def plan_sync(live: Iterable[ModelVersion], wanted: Iterable[NewVersion], next_n
             clashes.append(_conflict(old, new, next_numbers[new.model]))
     if clashes:
         raise VersionConflict("\n".join(clashes))
-    return _join(changes)
+    return join(changes)
 
 
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,14 +172,11 @@ def _by_key(wanted: Iterable[NewVersion]) -> dict[Key, NewVersion]:
     return found
 
 
-def _join(changes: Iterable[Change]) -> Change:
+def join(changes: Iterable[Change]) -> Change:
+    """All of them as one."""
     parts = list(changes)
-    return Change(
-        retire=tuple(key for part in parts for key in part.retire),
-        add=tuple(new for part in parts for new in part.add),
-        desire=tuple(pair for part in parts for pair in part.desire),
-        sign=tuple(pair for part in parts for pair in part.sign),
-    )
+    fields = Change.__struct_fields__
+    return Change(**{field: tuple(entry for part in parts for entry in getattr(part, field)) for field in fields})
 
 
 def _conflict(live: ModelVersion, new: NewVersion, next_number: int) -> str:

@@ -8,6 +8,7 @@ from datetime import datetime
 import msgspec
 
 from backends.spec import Signature
+from registry.traffic import TrafficRevision
 
 
 class Source(enum.StrEnum):
@@ -51,8 +52,18 @@ class NewVersion(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """A name that clients call, with its versions in ascending order."""
+    """A name that clients call, with its versions in ascending order.
+
+    ``aliases`` are names of versions; ``traffic`` is the newest revision of the split, None if there was never one.
+    """
 
     name: str
     created_at: datetime
     versions: tuple[ModelVersion, ...] = ()
+    aliases: dict[str, int] = {}
+    traffic: TrafficRevision | None = None
+
+    @property
+    def traffic_revision(self) -> int:
+        """What a change of the split has to expect; 0 before the first."""
+        return self.traffic.revision if self.traffic else 0

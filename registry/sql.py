@@ -10,19 +10,20 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-import msgspec
 from sqlalchemy import URL, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from backends.spec import Signature
-from registry import database, rows, schema
-from registry.errors import ModelNotFound, StoreError, VersionConflict, VersionNotFound
+from registry import database, rows, schema, work
+from registry.audit import SYSTEM, AuditEntry, Author
+from registry.errors import StoreError
+from registry.keys import ApiKey, NewKey
 from registry.mend import told
-from registry.names import check_name, check_number, is_number, name_problem
-from registry.plan import Change, plain, plan_add, plan_sync
 from registry.record import Model, ModelVersion, NewVersion
 from registry.store import ModelStore
-from registry.tables import MetaRow, ModelRow
+from registry.tables import MetaRow
+from registry.traffic import Traffic, TrafficRevision
+from registry.watch import Watch
 
 _T = TypeVar("_T")
 
@@ -41,6 +42,7 @@ class SqlModelStore(ModelStore):
         # writers of this process queue here in order: SQLite's own waiting is a lottery with a time limit
         self._writing = asyncio.Lock()
         self._running: set[asyncio.Task[Any]] = set()
+        self._watch: Watch | None = None
 
     async def open(self) -> None:
         """Upgrade the schema and make the engine; does nothing on an open store."""
@@ -51,60 +53,114 @@ class SqlModelStore(ModelStore):
         engine = database.create_engine(url)
         snapshot = {} if url.get_backend_name() == "sqlite" else {"isolation_level": "REPEATABLE READ"}
         self._engines = (url, engine.execution_options(**snapshot), engine.execution_options(write=True))
+        self._watch = Watch(self.revision, engine if url.get_backend_name() == "postgresql" else None)
 
     async def close(self) -> None:
         """Wait for what is running, then give the connections back; the store can be opened again."""
         if self._engines is not None:
             _, reader, _ = self._engines  # both share one pool
+            if self._watch is not None:
+                await self._watch.close()
+                self._watch = None
             self._engines = None
             await asyncio.gather(*self._running, return_exceptions=True)
             await reader.dispose()
 
     async def revision(self) -> int:
         """The counter's value; a call that changed nothing has not moved it."""
-        return await self._read(_revision)
+        return await self._read(work.revision)
+
+    async def next_revision(self, known: int, timeout_s: float) -> int:
+        """Told by PostgreSQL; elsewhere it is looked at twice a second."""
+        if self._watch is None:
+            raise _not_open()
+        return await self._watch.wait(known, timeout_s)
 
     async def models(self) -> list[Model]:
         """Two queries, whatever the number of models."""
-        return await self._read(_models)
+        return await self._read(work.models)
 
     async def model(self, name: str) -> Model:
         """One model with its versions."""
-        return await self._read(lambda connection: _model(connection, name))
+        return await self._read(lambda connection: work.model(connection, name))
 
-    async def add_version(self, new: NewVersion) -> ModelVersion:
+    async def add_version(self, new: NewVersion, by: Author = SYSTEM) -> ModelVersion:
         """The same content again sets ``desired`` if ``new`` does, and takes over ``new``'s place (artifact, path).
 
         ``ValueError`` for a config that JSON cannot hold.
         """
-        _check(new)
-        return await self._write(lambda connection: _add_version(connection, new))
+        work.check(new)
+        return await self._write(lambda connection: work.add_version(connection, new, by))
 
-    async def set_desired(self, name: str, number: int, desired: bool) -> ModelVersion:
+    async def set_desired(self, name: str, number: int, desired: bool, by: Author = SYSTEM) -> ModelVersion:
         """The version as it is afterwards."""
-        return await self._write(lambda connection: _set_desired(connection, name, number, desired))
+        return await self._write(lambda connection: work.set_desired(connection, name, number, desired, by))
 
     async def set_signature(self, name: str, number: int, signature: Signature) -> None:
         """Written once; the same again changes nothing."""
-        await self._write(lambda connection: _set_signature(connection, name, number, signature))
+        await self._write(lambda connection: work.set_signature(connection, name, number, signature))
 
     async def sync_repository(self, versions: list[NewVersion]) -> None:
         """``desired`` included. ``ValueError`` for a version without a number."""
         for new in versions:
-            _check(new)
-        await self._write(lambda connection: _sync_repository(connection, versions))
+            work.check(new)
+        await self._write(lambda connection: work.sync_repository(connection, versions))
 
-    async def _read(self, work: Callable[[AsyncConnection], Awaitable[_T]]) -> _T:
+    async def delete_version(self, name: str, number: int, by: Author = SYSTEM) -> None:
+        """Its row stays as history."""
+        await self._write(lambda connection: work.delete_version(connection, name, number, by))
+
+    async def set_alias(self, name: str, alias: str, number: int | None, by: Author = SYSTEM) -> Model:
+        """The model as it is afterwards."""
+        return await self._write(lambda connection: work.set_alias(connection, name, alias, number, by))
+
+    async def set_traffic(
+        self, name: str, traffic: Traffic | None, expected: int | None = None, by: Author = SYSTEM, note: str = ""
+    ) -> Model:
+        """The model as it is afterwards."""
+        return await self._write(lambda connection: work.set_traffic(connection, name, traffic, expected, by, note))
+
+    async def roll_back(
+        self, name: str, to: int | None = None, expected: int | None = None, by: Author = SYSTEM
+    ) -> Model:
+        """The model as it is afterwards."""
+        return await self._write(lambda connection: work.roll_back(connection, name, to, expected, by))
+
+    async def rollback_target(self, name: str, to: int | None = None) -> Traffic | None:
+        """Changes nothing."""
+        return await self._read(lambda connection: work.rollback_target(connection, name, to))
+
+    async def traffic_history(self, name: str, limit: int = 50, before: int | None = None) -> list[TrafficRevision]:
+        """One query."""
+        return await self._read(lambda connection: work.traffic_history(connection, name, limit, before))
+
+    async def add_key(self, new: NewKey, by: Author = SYSTEM) -> ApiKey:
+        """The key as it is kept."""
+        return await self._write(lambda connection: work.add_key(connection, new, by))
+
+    async def keys(self) -> list[ApiKey]:
+        """One query."""
+        return await self._read(rows.read_keys)
+
+    async def revoke_key(self, id: str, by: Author = SYSTEM) -> ApiKey:
+        """The key as it is afterwards."""
+        return await self._write(lambda connection: work.revoke_key(connection, id, by))
+
+    async def audit(self, limit: int = 50, before: int | None = None, subject: str = "") -> list[AuditEntry]:
+        """One query."""
+        return await self._read(lambda connection: rows.read_audit(connection, limit, before, subject))
+
+    async def _read(self, act: Callable[[AsyncConnection], Awaitable[_T]]) -> _T:
         url, reader, _ = self._opened()
 
         async def transaction() -> _T:
             with told(url):
                 async with reader.begin() as connection:
-                    return await work(connection)
+                    return await act(connection)
 
         return await self._to_its_end(transaction())
 
-    async def _write(self, work: Callable[[AsyncConnection], Awaitable[_T]]) -> _T:
+    async def _write(self, act: Callable[[AsyncConnection], Awaitable[_T]]) -> _T:
         await self._writing.acquire()  # whoever is cancelled here has begun nothing
         try:
             url, _, writer = self._opened()
@@ -117,7 +173,7 @@ class SqlModelStore(ModelStore):
                 with told(url):
                     async with writer.begin() as connection:
                         (await connection.execute(select(MetaRow.revision).with_for_update())).scalar_one()
-                        return await work(connection)
+                        return await act(connection)
             finally:
                 self._writing.release()
 
@@ -131,89 +187,9 @@ class SqlModelStore(ModelStore):
 
     def _opened(self) -> tuple[URL, AsyncEngine, AsyncEngine]:
         if self._engines is None:
-            raise StoreError("the registry is not open: call open() first")
+            raise _not_open()
         return self._engines
 
 
-async def _revision(connection: AsyncConnection) -> int:
-    return (await connection.execute(select(MetaRow.revision))).scalar_one()
-
-
-async def _models(connection: AsyncConnection) -> list[Model]:
-    born = (await connection.execute(select(ModelRow.name, ModelRow.created_at))).all()
-    versions: dict[str, list[ModelVersion]] = {}
-    for version in await rows.live_versions(connection):
-        versions.setdefault(version.model, []).append(version)
-    shown = sorted((row for row in born if row.name in versions), key=lambda row: row.name)
-    return [Model(row.name, row.created_at, tuple(versions[row.name])) for row in shown]
-
-
-async def _model(connection: AsyncConnection, name: str) -> Model:
-    if name_problem(name) is not None:
-        raise _no_model(name)
-    created_at = (await connection.execute(select(ModelRow.created_at).where(ModelRow.name == name))).scalar()
-    versions = await rows.live_versions(connection, ModelRow.name == name)
-    if created_at is None or not versions:
-        raise _no_model(name)
-    return Model(name, created_at, tuple(versions))
-
-
-async def _add_version(connection: AsyncConnection, new: NewVersion) -> ModelVersion:
-    known = await rows.read_models(connection, new.model)
-    next_number = known.next_number(new.model)
-    number = next_number if new.number is None else new.number
-    check_number(new.model, number)
-    live = await rows.find_version(connection, new.model, number)
-    await rows.apply(connection, known, plan_add(live, new, next_number))
-    added = await rows.find_version(connection, new.model, number)
-    assert added is not None, "written in this transaction"
-    return added
-
-
-async def _set_desired(connection: AsyncConnection, name: str, number: int, desired: bool) -> ModelVersion:
-    known, live = await _get(connection, name, number)
-    if live.desired != desired:
-        await rows.apply(connection, known, Change(desire=(((name, number), desired),)))
-    return msgspec.structs.replace(live, desired=desired)
-
-
-async def _set_signature(connection: AsyncConnection, name: str, number: int, signature: Signature) -> None:
-    known, live = await _get(connection, name, number)
-    if live.signature is None:
-        await rows.apply(connection, known, Change(sign=(((name, number), signature),)))
-    elif live.signature != signature:
-        raise VersionConflict(
-            f"version {number} of model {name!r} has another signature already, and versions never change: "
-            f"register the artifact again as a new version"
-        )
-
-
-async def _sync_repository(connection: AsyncConnection, versions: list[NewVersion]) -> None:
-    known = await rows.read_models(connection)
-    live = await rows.live_versions(connection)
-    await rows.apply(connection, known, plan_sync(live, versions, known.next_numbers))
-
-
-async def _get(connection: AsyncConnection, name: str, number: int) -> tuple[rows.KnownModels, ModelVersion]:
-    """Raises ``ModelNotFound`` or ``VersionNotFound``."""
-    if name_problem(name) is not None:
-        raise _no_model(name)
-    live = await rows.find_version(connection, name, number) if is_number(number) else None
-    if live is None:
-        others = await rows.live_versions(connection, ModelRow.name == name)
-        if not others:
-            raise _no_model(name)
-        has = ", ".join(str(other.number) for other in others)
-        raise VersionNotFound(f"model {name!r} has no version {number}; it has {has}")
-    return await rows.read_models(connection, name), live
-
-
-def _check(new: NewVersion) -> None:
-    check_name(new.model)
-    if new.number is not None:
-        check_number(new.model, new.number)
-    plain(new.config)  # ValueError before anything is written
-
-
-def _no_model(name: str) -> ModelNotFound:
-    return ModelNotFound(f"there is no model {name!r}: `tensorgate model list` shows those that exist")
+def _not_open() -> StoreError:
+    return StoreError("the registry is not open: call open() first")

@@ -24,6 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from registry.keys import Role
 from registry.names import MAX_NAME_LENGTH
 from registry.record import Source
 
@@ -135,3 +136,67 @@ class VersionRow(Base):
     signature: Mapped[dict[str, Any] | None] = mapped_column(Document)
     created_at: Mapped[datetime]
     superseded_at: Mapped[datetime | None]
+
+
+class AliasRow(Base):
+    """A name of a version; its history is in the audit log."""
+
+    __tablename__ = "alias"
+
+    model_id: Mapped[int] = mapped_column(ForeignKey("model.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(MAX_NAME_LENGTH), primary_key=True)
+    number: Mapped[int] = mapped_column(BigInteger)
+    updated_at: Mapped[datetime]
+
+
+class TrafficRow(Base):
+    """A revision of a model's split, written once. ``document`` NULL: no split."""
+
+    __tablename__ = "traffic_revision"
+
+    model_id: Mapped[int] = mapped_column(ForeignKey("model.id"), primary_key=True)
+    revision: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    document: Mapped[dict[str, Any] | None] = mapped_column(Document)
+    author: Mapped[str] = mapped_column(Text)
+    note: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime]
+
+
+class AuditRow(Base):
+    """One change, written once, in its transaction."""
+
+    __tablename__ = "audit_log"
+
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+    at: Mapped[datetime]
+    actor: Mapped[str] = mapped_column(Text)
+    action: Mapped[str] = mapped_column(String(64))
+    subject: Mapped[str] = mapped_column(Text, index=True)
+    before: Mapped[Any | None] = mapped_column(Document)
+    after: Mapped[Any | None] = mapped_column(Document)
+    request_id: Mapped[str] = mapped_column(Text)
+
+
+class KeyRow(Base):
+    """An API key. Only ``revoked_at`` is ever written again, once."""
+
+    __tablename__ = "api_key"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    role: Mapped[Role] = mapped_column(
+        Enum(
+            Role,
+            name="role",
+            native_enum=False,
+            create_constraint=True,
+            length=32,
+            values_callable=lambda roles: [role.value for role in roles],
+        )
+    )
+    tenant: Mapped[str] = mapped_column(Text)
+    note: Mapped[str] = mapped_column(Text)
+    created_by: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]

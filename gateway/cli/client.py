@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -35,9 +35,17 @@ class AdminClient:
         self.url = url
         self._key = key
 
-    def get(self, *path: str) -> Any:
+    def get(self, *path: str, params: Mapping[str, int | str] | None = None) -> Any:
         """The JSON answer of a GET; ``path`` in parts, which may hold any character."""
-        return self._call("GET", path, timeout_s=TIMEOUT_S)
+        return self._call("GET", path, timeout_s=TIMEOUT_S, params=params)
+
+    def put(self, *path: str, body: object, wait_s: float = 0.0, timeout_s: float | None = TIMEOUT_S) -> Any:
+        """The JSON answer of a PUT, as with ``post``."""
+        return self._call("PUT", path, body=body, wait_s=wait_s, timeout_s=timeout_s)
+
+    def delete(self, *path: str) -> Any:
+        """The JSON answer of a DELETE, None where there is none."""
+        return self._call("DELETE", path, timeout_s=TIMEOUT_S)
 
     def post(self, *path: str, body: object = None, wait_s: float = 0.0, timeout_s: float | None = TIMEOUT_S) -> Any:
         """The JSON answer of a POST, with ``?wait=`` if that is asked for; ``timeout_s`` ``None`` is endless."""
@@ -56,13 +64,20 @@ class AdminClient:
         return self._answered(lambda: asyncio.run(call()))
 
     def _call(
-        self, method: str, path: tuple[str, ...], *, timeout_s: float | None, body: object = None, wait_s: float = 0.0
+        self,
+        method: str,
+        path: tuple[str, ...],
+        *,
+        timeout_s: float | None,
+        body: object = None,
+        wait_s: float = 0.0,
+        params: Mapping[str, int | str] | None = None,
     ) -> Any:
         import httpx
 
         def call() -> httpx.Response:
             with httpx.Client(**self._options(timeout_s)) as client:
-                return client.request(method, self._address(*path), json=body, params=_wait(wait_s))
+                return client.request(method, self._address(*path), json=body, params=_wait(wait_s) or params)
 
         return self._answered(call)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import check, demo, devices, models, serve, workers
+from gateway.cli import check, demo, devices, models, serve, traffic, workers
 from gateway.cli.errors import EXPECTED, explain
 
 app = typer.Typer(
@@ -21,6 +21,8 @@ app = typer.Typer(
 app.add_typer(models.app, name="model")
 app.add_typer(workers.app, name="worker")
 app.add_typer(devices.app, name="device")
+app.add_typer(traffic.app, name="traffic")
+app.command()(traffic.rollback)
 app.command()(serve.serve)
 app.command()(demo.demo)
 app.command()(check.check)

@@ -121,6 +121,42 @@ def unload(
     _change("unload", *_named(version, number), "unloaded", 0.0 if no_wait else timeout, as_json=json, url=url)
 
 
+@app.command("alias")
+def alias(
+    name: Name,
+    alias: Annotated[str, typer.Argument(help="Another name for a version, such as stable.", show_default=False)],
+    number: Number = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the name away.")] = False,
+    json: AsJson = False,
+    url: Url = None,
+) -> None:
+    """Name a version: requests may give the name in place of its number."""
+    if (number is None) is not remove:
+        raise typer.BadParameter("give the number of the version that the alias is for, or --remove")
+    path = ("models", name, "aliases", alias)
+    client = connect(url)
+    aliases = (client.delete(*path) if remove else client.put(*path, body={"version": number}))["aliases"]
+    if json:
+        print_json(aliases)
+    else:
+        print_table(["alias", "version"], sorted(aliases.items()))
+
+
+@app.command("delete")
+def delete(
+    version: Version,
+    number: Number = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+) -> None:
+    """Delete a version that is not in service. Its files stay where they are, its number is not given again."""
+    name, number = _named(version, number)
+    if not yes:
+        typer.confirm(f"delete {name}:{number}?", abort=True, err=True)
+    connect(url).delete("models", name, "versions", str(number))
+    print(f"deleted {name}:{number}")
+
+
 def _named(version: str, number: int | None) -> tuple[str, int]:
     """Name and number, from ``NAME:VERSION`` or from two arguments. A slip is one in usage."""
     if number is not None:

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from gateway.errors import ModelNotReady, NotFound
+from gateway.inference.request import InferRequest
 from gateway.lifecycle.repository import Problem
 from gateway.lifecycle.served import Served
 from gateway.lifecycle.state import VersionState
+from gateway.routing.route import Route
+from registry.record import Model
+from registry.traffic import Shadow
 
 #: Digits of the largest number that the registry gives.
 _MAX_DIGITS: Final = 19
 #: Seconds after which to ask again for what waits for its turn: to be read, or to load.
 _TURN_S: Final = 1.0
+_chance: Final = random.Random().random  # noqa: S311 - nobody gains by guessing it
+_NONE: Final[dict[int, Served]] = {}
+_NO_ALIASES: Final[dict[str, int]] = {}
 #: How many models or versions an error names.
 _MAX_NAMED: Final = 10
 
 
 class Catalog:
-    """Name -> versions. ``default`` is the greatest ready version, kept up to date on each change of a state."""
+    """Name -> versions, and how requests are shared among them.
+
+    Who names no version gets what the model's split says, or else the greatest ready version. Both are kept up to date
+    on each change of a state.
+    """
 
     def __init__(self) -> None:
         self.versions: dict[str, dict[int, Served]] = {}
@@ -28,6 +40,36 @@ class Catalog:
         self.desired: frozenset[tuple[str, int]] = frozenset()  # what ought to run, whether or not it does
         self.problems: tuple[Problem, ...] = ()  # what cannot even be registered
         self._default: dict[str, Served] = {}
+        self._ready: dict[str, dict[int, Served]] = {}
+        self._routes: dict[str, Route] = {}
+        self._aliases: dict[str, dict[str, int]] = {}
+
+    def take(self, models: Iterable[Model]) -> None:
+        """What the registry says now of all models."""
+        before, self._routes, self._aliases, self.registered = self._routes, {}, {}, {}
+        desired: set[tuple[str, int]] = set()
+        for model in models:
+            self._take(model, before.get(model.name))
+            desired.update((model.name, version.number) for version in model.versions if version.desired)
+        self.desired = frozenset(desired)
+        self.is_read = True
+        for name in self.versions:
+            self.refresh(name)
+
+    def take_one(self, model: Model) -> None:
+        """What the registry says now of one model: how its requests are shared, from the next one on."""
+        before = self._routes.pop(model.name, None)
+        self._aliases.pop(model.name, None)
+        self._take(model, before)
+        self.refresh(model.name)
+
+    def _take(self, model: Model, before: Route | None) -> None:
+        self.registered[model.name] = frozenset(version.number for version in model.versions)
+        if model.aliases:
+            self._aliases[model.name] = model.aliases
+        traffic = model.traffic.traffic if model.traffic else None
+        if traffic is not None:
+            self._routes[model.name] = before if before and before.traffic == traffic else Route(traffic)
 
     def add(self, served: Served) -> None:
         """A version begins to load."""
@@ -44,14 +86,40 @@ class Catalog:
 
     def refresh(self, model: str) -> None:
         """A state changed."""
-        ready = [v for v in self.versions.get(model, {}).values() if v.state is VersionState.READY]
+        versions = self.versions.get(model, {})
+        ready = {number: served for number, served in versions.items() if served.state is VersionState.READY}
         if ready:
-            self._default[model] = max(ready, key=lambda served: served.record.number)
+            self._ready[model] = ready
+        else:
+            self._ready.pop(model, None)
+        route = self._routes.get(model)
+        default = max(ready, default=None) if route is None else route.main_of(ready)
+        if default is not None:
+            self._default[model] = ready[default]
         else:
             self._default.pop(model, None)
 
+    def route(self, request: InferRequest) -> Served:
+        """The version that gets the request. Raises ``NotFound`` or ``ModelNotReady``."""
+        if not request.version:
+            route = self._routes.get(request.model)
+            if route is not None:
+                ready = self._ready.get(request.model, _NONE)
+                number = route.choose(request, ready, _chance())
+                if number is not None:
+                    return ready[number]
+        return self.resolve(request.model, request.version)
+
+    def shadows(self, request: InferRequest) -> list[tuple[Shadow, Served]]:
+        """The versions that may get a copy of the request, and are ready for it."""
+        route = self._routes.get(request.model)
+        if route is None or not route.traffic.shadows or request.version:
+            return []
+        ready = self._ready.get(request.model, _NONE)
+        return [(shadow, ready[shadow.version]) for shadow in route.traffic.shadows if shadow.version in ready]
+
     def resolve(self, model: str, version: str) -> Served:
-        """The version for a request. Raises ``NotFound`` or ``ModelNotReady``."""
+        """The version that is meant, "" the one that gets most requests. Raises ``NotFound`` or ``ModelNotReady``."""
         if not version:
             served = self._default.get(model)
             if served is not None:
@@ -69,12 +137,27 @@ class Catalog:
         if versions is None:
             raise self._missing(model)
         if not version:
-            return versions[max(versions)]
-        number = _number(version)
+            return self._unready(model, versions)
+        number = self._numbered(model, version)
         served = versions.get(number) if number is not None else None
         if served is None:
             raise self._missing_version(model, version)
         return served
+
+    def _unready(self, model: str, versions: dict[int, Served]) -> Served:
+        """The version whose state tells why none can be had."""
+        route = self._routes.get(model)
+        if route is None:
+            return versions[max(versions)]
+        served = versions.get(route.main)
+        if served is None:
+            raise self._missing_version(model, str(route.main))
+        return served
+
+    def _numbered(self, model: str, version: str) -> int | None:
+        """The number of a version that a client named, by its number or an alias."""
+        alias = self._aliases.get(model, _NO_ALIASES).get(version)
+        return _number(version) if alias is None else alias
 
     def all(self) -> list[Served]:
         """Every version, by name and number."""
@@ -102,8 +185,9 @@ class Catalog:
 
     def _missing_version(self, model: str, version: str) -> NotFound | ModelNotReady:
         known = self.registered.get(model, frozenset())
-        if _number(version) in known:
-            waits = (model, _number(version)) in self.desired
+        number = self._numbered(model, version)
+        if number in known:
+            waits = (model, number) in self.desired
             text = f"Request for model '{model}' version {version}, which is not loaded"
             return ModelNotReady(text, _TURN_S if waits else None)
         numbers = listed([str(number) for number in sorted(known)])

@@ -20,6 +20,7 @@ from gateway.inference.validation import Validator
 from gateway.lifecycle import content, policy
 from gateway.lifecycle.background import in_background
 from gateway.lifecycle.catalog import Catalog
+from gateway.lifecycle.following import follow
 from gateway.lifecycle.readiness import Readiness
 from gateway.lifecycle.room import Room
 from gateway.lifecycle.served import Served, begin
@@ -79,6 +80,7 @@ class Manager:
         """Reconcile until cancelled, then drain every worker, for ``drain_timeout_s`` at most (see ``drain_by``)."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
+                self._tasks.create_task(follow(self._store, self.poke), name="registry")
                 while True:
                     self._changed.clear()
                     again_s = await self._try_to_reconcile()
@@ -204,10 +206,8 @@ class Manager:
         pokes = self._pokes
         models = await self._store.models()
         self._pokes_heard = pokes
-        self.catalog.is_read = True
-        self.catalog.registered = {m.name: frozenset(v.number for v in m.versions) for m in models}
+        self.catalog.take(models)
         self._desired = {(m.name, v.number): v for m in models for v in m.versions if v.desired}
-        self.catalog.desired = frozenset(self._desired)
         self._readiness.want(self.catalog.desired)
 
     def _load(self, record: ModelVersion) -> None:

@@ -18,13 +18,15 @@ from gateway.errors import InvalidRequest, Unauthenticated
 from gateway.lifecycle.repository import Problem
 from gateway.lifecycle.state import VersionState, WorkerStatus
 from gateway.placement.inventory import Inventory
+from gateway.rest import traffic
 from gateway.rest.events import follow_events
 from gateway.rest.problem import problem_handler
+from gateway.rest.versions import MAX_WAIT_S, version_number
 from gateway.serving.controlplane import LOADED, ControlPlane, ModelInfo, VersionInfo
+from gateway.serving.trafficplane import TrafficPlane
 
 PATH: Final = "/admin/v1"
 MAX_BODY_BYTES: Final = 1 << 20
-MAX_WAIT_S: Final = 3600.0
 _SETTLED: Final = (VersionState.READY, VersionState.FAILED, VersionState.UNLOADED)
 
 Wait = Annotated[
@@ -125,13 +127,6 @@ def _progress(info: VersionInfo) -> Response[VersionInfo]:
     return Response(info, status_code=200 if info.state in _SETTLED else 202)
 
 
-def version_number(text: str) -> int:
-    """The number in a URL. Raises ``InvalidRequest``."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) > 0):
-        raise InvalidRequest(f"version {text!r} in the URL is not a version's number: give an integer from 1 on")
-    return int(text)
-
-
 def require_key(key: str) -> Guard:
     """A guard that lets a request pass if it carries ``key``; compared in constant time."""
     expected = key.encode()
@@ -156,7 +151,7 @@ def _given_key(connection: ASGIConnection[Any, Any, Any, Any]) -> str | None:
     return connection.headers.get("x-api-key")
 
 
-def admin_router(controlplane: ControlPlane, key: str) -> Router:
+def admin_router(controlplane: ControlPlane, trafficplane: TrafficPlane, key: str) -> Router:
     """The routes under ``/admin/v1``.
 
     Errors inside a route become problems here; the application has to send 404 and 405 of paths under ``/admin``
@@ -166,9 +161,13 @@ def admin_router(controlplane: ControlPlane, key: str) -> Router:
         path=PATH,
         route_handlers=[
             list_models, show_model, register_version, show_version, load_version, unload_version,
-            list_workers, restart_worker, list_devices, follow_events,
+            list_workers, restart_worker, list_devices, follow_events, *traffic.ROUTES,
         ],
-        dependencies={"controlplane": Provide(lambda: controlplane, sync_to_thread=False)},
+        dependencies={
+            "controlplane": Provide(lambda: controlplane, sync_to_thread=False),
+            "trafficplane": Provide(lambda: trafficplane, sync_to_thread=False),
+            "author": Provide(traffic.author_of, sync_to_thread=False),
+        },
         guards=[require_key(key)],
         exception_handlers={HTTPException: problem_handler, Exception: problem_handler},
         request_max_body_size=MAX_BODY_BYTES,

@@ -21,15 +21,16 @@ from gateway.rest.errors import status_of
 from gateway.rest.problem import problem_handler
 from gateway.serving.controlplane import ControlPlane
 from gateway.serving.dataplane import server_version
+from gateway.serving.trafficplane import TrafficPlane
 
 log = logging.getLogger("tensorgate.rest")
 
 
-def make_app(controlplane: ControlPlane, admin_key: str) -> Litestar:
+def make_app(controlplane: ControlPlane, trafficplane: TrafficPlane, admin_key: str) -> Litestar:
     """The application."""
     bearer = SecurityScheme(type="http", scheme="bearer", description="the key in the server's admin.key file")
     return Litestar(
-        route_handlers=[admin_router(controlplane, admin_key)],
+        route_handlers=[admin_router(controlplane, trafficplane, admin_key)],
         exception_handlers={HTTPException: _error, Exception: _error},
         openapi_config=OpenAPIConfig(
             title="Tensorgate", version=server_version(), components=Components(security_schemes={"bearer": bearer})

@@ -13,6 +13,7 @@ STATUS: Final[dict[type[errors.GatewayError], int]] = {
     errors.UnsupportedMedia: 415,
     errors.NotFound: 404,
     errors.Conflict: 409,
+    errors.Outdated: 412,
     errors.Unauthenticated: 401,
     errors.Unsupported: 501,
     errors.Unavailable: 503,

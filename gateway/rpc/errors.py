@@ -26,6 +26,7 @@ STATUS: Final[dict[type[errors.GatewayError], grpc.StatusCode]] = {
     errors.NotFound: grpc.StatusCode.NOT_FOUND,
     # The counterpart of HTTP 409; FAILED_PRECONDITION is 400 to gateways that translate.
     errors.Conflict: grpc.StatusCode.ALREADY_EXISTS,
+    errors.Outdated: grpc.StatusCode.ABORTED,
     errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     errors.Unsupported: grpc.StatusCode.UNIMPLEMENTED,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,

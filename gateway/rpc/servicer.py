@@ -67,9 +67,11 @@ class _Servicer:
             # 0 would mean "no limit": a deadline that has passed leaves one microsecond.
             deadline_us = int(remaining * 1e6) or 1
             request.timeout_us = min(request.timeout_us, deadline_us) if request.timeout_us else deadline_us
-        for key, value in context.invocation_metadata() or ():
-            if key == "traceparent":
-                request.trace = str(value)
+        metadata = context.invocation_metadata() or ()
+        request.headers = [
+            (key.encode(), value.encode() if isinstance(value, str) else value) for key, value in metadata
+        ]
+        request.trace = (request.header(b"traceparent") or b"").decode("latin-1")
         response = await self._dataplane.infer(request)
         try:
             return convert.encode(response)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from backends.errors import LoadFailed
 from backends.spec import FRAMEWORKS, Signature
 from gateway import errors
 from gateway.lifecycle.background import in_background
 from gateway.lifecycle.manager import Manager
 from gateway.lifecycle.repository import Problem, framework_of_artifact, scan
 from gateway.lifecycle.state import VersionState, WorkerStatus
-from gateway.modelconfig.parse import ConfigError, from_dict, to_dict
+from gateway.modelconfig.parse import from_dict, to_dict
 from gateway.modelconfig.spec import framework_of, to_spec
 from gateway.placement.inventory import Inventory
+from gateway.serving.told import told
 from registry import errors as registry
 from registry.artifacts import Artifact, resolve
 from registry.names import check_name, check_number
@@ -42,17 +42,6 @@ _NO_ARTIFACT: Final = Artifact(path="", digest="sha256:" + "0" * 64, size_bytes=
 LOADED: Final = frozenset({VersionState.READY, VersionState.FAILED})
 UNLOADED: Final = frozenset({VersionState.UNLOADED})
 _POLL_S: Final = 0.02
-
-#: Registry error -> what a client gets; the nearest class counts.
-_GATEWAY_ERROR: Final[Mapping[type[registry.RegistryError], type[errors.GatewayError]]] = {
-    registry.ModelNotFound: errors.NotFound,
-    registry.VersionNotFound: errors.NotFound,
-    registry.VersionConflict: errors.Conflict,
-    registry.InvalidName: errors.InvalidRequest,
-    registry.ArtifactError: errors.InvalidRequest,
-    registry.StoreError: errors.Unavailable,
-    registry.RegistryError: errors.Internal,
-}
 
 
 class VersionInfo(msgspec.Struct, frozen=True):
@@ -75,11 +64,12 @@ class VersionInfo(msgspec.Struct, frozen=True):
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
-    """A model with its versions in ascending order."""
+    """A model with its versions in ascending order, and other names of versions."""
 
     name: str
     created_at: datetime
     versions: tuple[VersionInfo, ...]
+    aliases: dict[str, int]
 
 
 class ControlPlane:
@@ -94,17 +84,17 @@ class ControlPlane:
 
     async def list_models(self) -> list[ModelInfo]:
         """All models, by name."""
-        with _told():
+        with told():
             return [self._model_info(model) for model in await self._store.models()]
 
     async def show(self, name: str) -> ModelInfo:
         """One model."""
-        with _told():
+        with told():
             return self._model_info(await self._store.model(name))
 
     async def version(self, name: str, number: int) -> VersionInfo:
         """One version."""
-        with _told():
+        with told():
             for version in (await self._store.model(name)).versions:
                 if version.number == number:
                     return self._version_info(version)
@@ -124,7 +114,7 @@ class ControlPlane:
 
         The same content under the same number again is answered with the version that exists.
         """
-        with _told():
+        with told():
             new = await _describe(name, artifact, framework, number, config or {}, deploy)
             signature = await self._probe(new)
             added = await self._store.add_version(msgspec.structs.replace(new, signature=signature))
@@ -134,14 +124,14 @@ class ControlPlane:
 
     async def load(self, name: str, number: int, *, wait_s: float = 0.0) -> VersionInfo:
         """Say that a version ought to run; one that failed is tried again."""
-        with _told():
+        with told():
             await self._store.set_desired(name, number, True)
         self._manager.retry(name, number)
         return await self.wait(name, number, LOADED, wait_s)
 
     async def unload(self, name: str, number: int, *, wait_s: float = 0.0) -> VersionInfo:
         """Say that a version ought not to run; it ends after its last request."""
-        with _told():
+        with told():
             await self._store.set_desired(name, number, False)
         self._manager.poke()
         return await self.wait(name, number, UNLOADED, wait_s)
@@ -164,7 +154,7 @@ class ControlPlane:
         """
         results = [await in_background(scan, folder) for folder in folders]
         found = [version for result in results for version in result.versions]
-        with _told():
+        with told():
             wanted, clashes = _without_clashes(found, await self._store.models())
             await self._store.sync_repository(wanted)
         self.problems = (*(problem for result in results for problem in result.problems), *clashes)
@@ -202,7 +192,8 @@ class ControlPlane:
             return ()
 
     def _model_info(self, model: Model) -> ModelInfo:
-        return ModelInfo(model.name, model.created_at, tuple(map(self._version_info, model.versions)))
+        versions = tuple(map(self._version_info, model.versions))
+        return ModelInfo(model.name, model.created_at, versions, model.aliases)
 
     def _version_info(self, version: ModelVersion) -> VersionInfo:
         status = self._manager.status(version.model, version.number)
@@ -302,17 +293,3 @@ def _without_clashes(found: Iterable[NewVersion], models: Iterable[Model]) -> tu
             )
             problems.append(Problem(new.model, new.number, reason))
     return list(wanted.values()), problems
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Turns errors of the layers below into the gateway's, at this one place."""
-    try:
-        yield
-    except registry.RegistryError as error:
-        kind = next(_GATEWAY_ERROR[cls] for cls in type(error).__mro__ if cls in _GATEWAY_ERROR)
-        raise kind(str(error)) from error
-    except ConfigError as error:
-        raise errors.InvalidRequest(f"config: {error}") from error
-    except LoadFailed as error:
-        raise errors.InvalidRequest(f"the artifact cannot be served: {error}") from error

@@ -22,6 +22,7 @@ from gateway.modelconfig.render import render
 from gateway.proto.model_config_pb2 import ModelConfig
 from gateway.serving.call import Call, Done, Inference, Outcome
 from gateway.serving.lane import Lane
+from gateway.serving.shadow import Shadows
 from gateway.telemetry.statistics import ModelStatistics
 
 SERVER_NAME = "tensorgate"
@@ -74,6 +75,7 @@ class DataPlane:
         self._draining = False
         #: For the transports' large requests and answers, and the checks of what is large in them.
         self.lane = Lane()
+        self.shadows = Shadows(self.lane)
 
     # --- health ---
 
@@ -159,7 +161,10 @@ class DataPlane:
 
         Raises ``GatewayError`` for a request that is refused at once; ``done`` is not called then.
         """
-        call = Inference(self._catalog.resolve(request.model, request.version), request, done, self.lane)
+        served = self._catalog.route(request)
+        if shadows := self._catalog.shadows(request):
+            done = self.shadows.watched(request, served, shadows, done)
+        call = Inference(served, request, done, self.lane)
         call.start()
         return call
 

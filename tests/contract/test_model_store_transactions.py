@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from registry import database, rows, schema
+from registry import database, rows, schema, watch
 from registry.errors import StoreError
 from registry.record import ModelVersion
 from registry.sql import SqlModelStore
@@ -132,3 +132,48 @@ async def test_models_and_migrations_agree(url: str) -> None:
     async with engine.connect() as connection:
         assert await connection.run_sync(differences) == []
     await engine.dispose()
+
+
+# --- hearing of changes ----------------------------------------------------------------------------------------------
+
+
+async def test_a_change_of_another_store_is_heard_of(store: ModelStore, url: str) -> None:
+    other = SqlModelStore(url)
+    await other.open()
+    for known in range(3):
+        waiting = asyncio.create_task(other.next_revision(known, 60))
+        await asyncio.sleep(0)
+        await store.add_version(new())
+        assert await waiting == known + 1
+    assert await other.next_revision(1, 60) == 3, "what has changed already is told at once"
+    await other.close()
+
+
+async def test_where_nothing_changes_the_wait_has_an_end(store: ModelStore) -> None:
+    assert await store.next_revision(0, 0.05) == 0
+
+
+async def test_changes_are_heard_of_when_the_connection_that_told_them_is_gone(
+    store: ModelStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_LISTENING_S", 0.2)
+    other = SqlModelStore(url)
+    await other.open()
+    if url.startswith("postgresql"):
+        engine = create_async_engine(database.parse(url))
+        async with engine.connect() as connection:
+            while not (await connection.execute(text(LISTENERS))).all():
+                await connection.rollback()
+                await asyncio.sleep(0.01)
+        await engine.dispose()
+    waiting = asyncio.create_task(other.next_revision(0, 60))
+    await store.add_version(new())
+    assert await waiting == 1
+    await other.close()
+
+
+#: Ends the connections that listen, and tells which they were.
+LISTENERS = (
+    "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE 'LISTEN%'"
+)

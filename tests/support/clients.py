@@ -88,6 +88,7 @@ class Request(NamedTuple):
     parameters: dict[str, Any] | None = None
     priority: int = 0
     compression: str | None = None
+    headers: dict[str, str] | None = None
 
 
 def carries(protocol: str, datatype: str) -> bool:
@@ -154,7 +155,7 @@ def _grpc(server: Server, request: Request) -> Answer:
     with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
         inputs, outputs = _grpc_tensors(request)
         result = client.infer(
-            request.model, inputs, outputs=outputs, compression_algorithm=request.compression, **_common(request)
+            request.model, inputs, outputs=outputs, compression_algorithm=request.compression, **_common_grpc(request)
         )
     return _grpc_answer(result)
 
@@ -163,7 +164,7 @@ async def _grpc_aio(server: Server, request: Request) -> Answer:
     async with tritonclient.grpc.aio.InferenceServerClient(server.grpc) as client:
         inputs, outputs = _grpc_tensors(request)
         result = await client.infer(
-            request.model, inputs, outputs=outputs, compression_algorithm=request.compression, **_common(request)
+            request.model, inputs, outputs=outputs, compression_algorithm=request.compression, **_common_grpc(request)
         )
     return _grpc_answer(result)
 
@@ -171,7 +172,7 @@ async def _grpc_aio(server: Server, request: Request) -> Answer:
 def _grpc_typed(server: Server, request: Request) -> Answer:
     with grpc_stub(server) as stub:
         try:
-            response = stub.ModelInfer(typed_message(request))
+            response = stub.ModelInfer(typed_message(request), metadata=_metadata(request))
         except grpc.RpcError as error:
             raise refusal(error) from error
     return _grpc_answer(tritonclient.grpc.InferResult(response))
@@ -203,7 +204,16 @@ def _common(request: Request) -> dict[str, Any]:
         "timeout": request.timeout_us,
         "priority": request.priority,
         "parameters": request.parameters,
+        "headers": dict(request.headers or {}),  # the client of REST adds its own
     }
+
+
+def _common_grpc(request: Request) -> dict[str, Any]:
+    return _common(request) | {"headers": dict(_metadata(request))}
+
+
+def _metadata(request: Request) -> list[tuple[str, str]]:
+    return [(name.lower(), value) for name, value in (request.headers or {}).items()]
 
 
 def _rest_tensors(library: Any, request: Request, *, binary: bool) -> tuple[list[Any], list[Any] | None]:

@@ -78,7 +78,7 @@ async def test_an_answer_that_comes_as_its_client_leaves_gives_its_memory_back()
     """Both in one turn of the loop: nobody reads the answer, and its blocks of the worker's arena are free again."""
     manager: Any = None  # not asked
     async with connected() as peer:
-        catalog: Any = SimpleNamespace(resolve=lambda *_: _Served(peer))
+        catalog: Any = SimpleNamespace(route=lambda *_: _Served(peer), shadows=lambda *_: [])
         waiting = asyncio.create_task(DataPlane(catalog, manager).infer(request()))
         (sent,) = await peer.requests()
         released: list[str] = []

@@ -28,6 +28,7 @@ SAME_MEANING = {
     401: {grpc.StatusCode.UNAUTHENTICATED},
     404: {grpc.StatusCode.NOT_FOUND},
     409: {grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ABORTED},
+    412: {grpc.StatusCode.ABORTED},
     413: {grpc.StatusCode.RESOURCE_EXHAUSTED},
     415: {grpc.StatusCode.UNIMPLEMENTED},
     429: {grpc.StatusCode.RESOURCE_EXHAUSTED},

@@ -45,17 +45,18 @@ class Inferences:
         else:
             length = header_length(length_value, len(body)) if length_value is not None else None
             if not is_large(body, length):
-                return self.call(reply, self._decode(model, version, length, body), coding)
+                return self.call(reply, self._decode(model, version, length, body), headers, coding)
             work = decode_in_slices(model, version, body, length, self._max_json_bytes)
         try:
             next(work)
         except StopIteration as end:  # a small one that was compressed
-            return self.call(reply, end.value, coding)
-        return _LargeRequest(self, reply, coding, work, len(body))
+            return self.call(reply, end.value, headers, coding)
+        return _LargeRequest(self, reply, headers, coding, work, len(body))
 
-    def call(self, reply: Reply, decoded: _Decoded, coding: bytes | None) -> Call:
+    def call(self, reply: Reply, decoded: _Decoded, headers: Headers, coding: bytes | None) -> Call:
         """Start what was decoded. Raises as ``start`` does."""
         inference, wanted = decoded
+        inference.headers = headers
         return self.dataplane.start(inference, partial(_reply, self.dataplane.lane, reply, wanted, coding))
 
     def _decode(self, model: str, version: str, length: int | None, body: bytes) -> _Decoded:
@@ -92,10 +93,17 @@ class _LargeRequest:
     """Decoded in slices; then it is a call like any other."""
 
     def __init__(
-        self, inferences: Inferences, reply: Reply, coding: bytes | None, work: Slices[_Decoded], size: int
+        self,
+        inferences: Inferences,
+        reply: Reply,
+        headers: Headers,
+        coding: bytes | None,
+        work: Slices[_Decoded],
+        size: int,
     ) -> None:
         self._inferences = inferences
         self._reply = reply
+        self._headers = headers
         self._coding = coding
         self._began = time.monotonic_ns()
         self._call: Call = inferences.dataplane.lane.enter(work, self._decoded, size)
@@ -112,7 +120,7 @@ class _LargeRequest:
         if request.timeout_us:  # the client has waited for a while already; 0 would be no limit
             request.timeout_us = max(1, request.timeout_us - (time.monotonic_ns() - self._began) // 1000)
         try:
-            self._call = self._inferences.call(self._reply, outcome, self._coding)
+            self._call = self._inferences.call(self._reply, outcome, self._headers, self._coding)
         except GatewayError as error:
             self._reply(fault_answer(error))
         except Exception:  # as in V2App.answer

@@ -1,4 +1,4 @@
-"""The codec of the channel: frames of a msgpack header and raw tensor bytes. One codec, two carriers (socket, TCP).
+"""The codec of the channel: frames of a msgpack header and raw tensor bytes. The socket pair carries them.
 
     frame := u32 header length | u64 payload length | header (msgpack) | payload (inline buffers, in order)
 

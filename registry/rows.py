@@ -264,5 +264,5 @@ def _row(known: KnownModels, new: NewVersion, now: datetime) -> Mapping[str, Any
 def _version(row: Row[*tuple[Any, ...]]) -> ModelVersion:
     fields: list[Any] = list(row)
     if fields[-1] is not None:
-        fields[-1] = msgspec.convert(fields[-1], Signature)
+        fields[-1] = msgspec.convert(fields[-1], Signature, str_keys=True)  # JSON has no other keys
     return ModelVersion(*fields)

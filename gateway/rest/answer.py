@@ -15,8 +15,10 @@ Headers = list[tuple[bytes, bytes]]
 JSON: Final = (b"content-type", b"application/json")
 OCTETS: Final = (b"content-type", b"application/octet-stream")
 
-#: Characters of an error's text.
+#: Characters of an error's text, and what is shown of a longer one.
 _LONGEST: Final = 2000
+_BEGINNING: Final = 1000
+_END: Final = 500
 
 
 class Answer(NamedTuple):
@@ -39,10 +41,11 @@ def json_answer(value: Any, status: int = 200) -> Answer:
 def error_answer(status: int, text: str, *headers: tuple[bytes, bytes]) -> Answer:
     """The protocol's error form, ``{"error": text}``, which every client of it reads.
 
-    A text may repeat what a client sent: it is cut where it is long, and half pairs of surrogates are replaced.
+    A text may repeat what a client sent: the middle of a long one is left out (the mend is at its end), and half pairs
+    of surrogates are replaced.
     """
     if len(text) > _LONGEST:
-        text = f"{text[:_LONGEST]}... ({len(text)} characters)"
+        text = f"{text[:_BEGINNING]} ... ({len(text)} characters) ... {text[-_END:]}"
     sendable = text.encode(errors="replace").decode()
     return Answer(status, msgspec.json.encode({"error": sendable}), (JSON, *headers))
 

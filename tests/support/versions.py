@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from backends.spec import BatchingSpec, Signature, TensorSpec
+from backends.spec import BatchingSpec, QueuePolicy, Signature, TensorSpec
 from registry.record import NewVersion, Source
 from registry.store import ModelStore
 
@@ -13,7 +13,7 @@ SIGNATURE = Signature(
     inputs=(TensorSpec("x", "FP32", (-1, 3)), TensorSpec("text", "BYTES", (-1,), optional=True)),
     outputs=(TensorSpec("y", "INT64", (-1,)),),
     max_batch_size=8,
-    batching=BatchingSpec((4, 8), 100),
+    batching=BatchingSpec((4, 8), 100, priority_levels=2, default_priority=1, policies={2: QueuePolicy(5, True, 3)}),
 )
 
 

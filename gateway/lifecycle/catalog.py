@@ -43,6 +43,7 @@ class Catalog:
         self._ready: dict[str, dict[int, Served]] = {}
         self._routes: dict[str, Route] = {}
         self._aliases: dict[str, dict[str, int]] = {}
+        self.changes = 0  # of single models: what was read of all before the last one may be older
 
     def take(self, models: Iterable[Model]) -> None:
         """What the registry says now of all models."""
@@ -58,6 +59,7 @@ class Catalog:
 
     def take_one(self, model: Model) -> None:
         """What the registry says now of one model: how its requests are shared, from the next one on."""
+        self.changes += 1
         before = self._routes.pop(model.name, None)
         self._aliases.pop(model.name, None)
         self._take(model, before)

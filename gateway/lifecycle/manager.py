@@ -204,7 +204,10 @@ class Manager:
 
     async def _read_desired(self) -> None:
         pokes = self._pokes
-        models = await self._store.models()
+        changes = -1
+        while changes != self.catalog.changes:  # a change that came meanwhile is in the catalog already
+            changes = self.catalog.changes
+            models = await self._store.models()
         self._pokes_heard = pokes
         self.catalog.take(models)
         self._desired = {(m.name, v.number): v for m in models for v in m.versions if v.desired}

@@ -9,6 +9,7 @@ import pytest
 
 from backends.spec import ModelSpec
 from gateway.errors import GatewayError, ModelNotReady, NotFound
+from gateway.inference.request import InferRequest
 from gateway.lifecycle.catalog import Catalog
 from gateway.lifecycle.repository import Problem
 from gateway.lifecycle.served import Served
@@ -16,7 +17,8 @@ from gateway.lifecycle.state import VersionState
 from gateway.proto.model_config_pb2 import ModelConfig
 from gateway.telemetry.statistics import ModelStatistics
 from gateway.workers.replica import Replica, WorkerLimits
-from registry.record import ModelVersion, Source
+from registry.record import Model, ModelVersion, Source
+from registry.traffic import Arm, Traffic, TrafficRevision, settled
 
 WAY = {
     VersionState.LOADING: [],
@@ -232,3 +234,39 @@ def test_what_waits_for_its_turn_can_be_asked_again_and_what_is_unloaded_not(
         with pytest.raises(ModelNotReady) as caught:
             made.resolve(model, number)
         assert caught.value.retry_after_s == after
+
+
+def model(revision: int, traffic: Traffic | None, **aliases: int) -> Model:
+    """As the registry has it."""
+    made = datetime(2026, 1, 1, tzinfo=UTC)
+    versions = tuple(served("m", number).record for number in (1, 2))
+    return Model("m", made, versions, aliases, TrafficRevision("m", revision, traffic, "", "", made))
+
+
+def all_to(number: int) -> Traffic:
+    return settled(Traffic((Arm(number, 1),)), None)
+
+
+def test_a_split_and_aliases_hold_from_the_next_request_on() -> None:
+    made = catalog(served("m", 1), served("m", 2))
+    request = InferRequest("m", "", [])
+    assert made.route(request).record.number == 2
+    for revision, number in enumerate((1, 2, 1), 1):
+        made.take_one(model(revision, all_to(number), stable=number))
+        assert made.route(request).record.number == number
+        assert made.resolve("m", "").record.number == number
+        assert made.resolve("m", "stable").record.number == number
+    made.take([model(4, None)])
+    assert made.route(request).record.number == 2
+    with pytest.raises(NotFound):
+        made.resolve("m", "stable")
+
+
+def test_who_gets_all_requests_is_not_replaced_by_a_version_outside_of_the_split() -> None:
+    first = served("m", 1)
+    made = catalog(first, served("m", 2))
+    made.take_one(model(1, all_to(1)))
+    first.move(VersionState.RESTARTING)
+    made.refresh("m")
+    with pytest.raises(ModelNotReady, match="version 1"):
+        made.route(InferRequest("m", "", []))

@@ -173,5 +173,7 @@ def _ms(value: float | None) -> str:
 
 def _shares(revision: Any) -> str:
     parts = [f"{share['version']}={share['weight']:g}" for share in revision["shares"]]
+    parts += [f"{rule['header']}={rule['value']}:{rule['version']}" for rule in revision["rules"]]
+    parts += [f"sticky {revision['sticky']}"] if revision["sticky"] else []
     parts += [f"shadow {shadow['version']}={shadow['percent']:g}" for shadow in revision["shadows"]]
     return " ".join(parts) or "greatest version"

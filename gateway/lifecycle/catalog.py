@@ -101,6 +101,10 @@ class Catalog:
         else:
             self._default.pop(model, None)
 
+    def serves(self, model: str) -> bool:
+        """Whether a request that names no version would find one: with a split, one that takes part in it."""
+        return model in self._default
+
     def route(self, request: InferRequest) -> Served:
         """The version that gets the request. Raises ``NotFound`` or ``ModelNotReady``."""
         if not request.version:

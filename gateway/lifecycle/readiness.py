@@ -41,7 +41,7 @@ class Readiness:
         return all(self._servable(model) or self._given_up(model) for model in self._required)
 
     def _servable(self, model: str) -> bool:
-        return any(s.state is VersionState.READY for s in self._catalog.versions.get(model, {}).values())
+        return self._catalog.serves(model)
 
     def _given_up(self, model: str) -> bool:
         wanted = [number for name, number in self._desired if name == model]

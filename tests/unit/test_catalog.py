@@ -266,7 +266,9 @@ def test_who_gets_all_requests_is_not_replaced_by_a_version_outside_of_the_split
     first = served("m", 1)
     made = catalog(first, served("m", 2))
     made.take_one(model(1, all_to(1)))
+    assert made.serves("m")
     first.move(VersionState.RESTARTING)
     made.refresh("m")
+    assert not made.serves("m"), "version 2 is ready, and takes no part"
     with pytest.raises(ModelNotReady, match="version 1"):
         made.route(InferRequest("m", "", []))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -65,6 +66,18 @@ class UtcDateTime(TypeDecorator[datetime]):
 Document = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 
 
+def _word_of(kind: type[enum.StrEnum], name: str) -> Enum:
+    """A column of an enumeration's values, as text that is checked: no database's own type has to be migrated."""
+    return Enum(
+        kind,
+        name=name,
+        native_enum=False,
+        create_constraint=True,
+        length=32,
+        values_callable=lambda members: [member.value for member in members],
+    )
+
+
 class Base(DeclarativeBase):
     """Common metadata of the registry's tables."""
 
@@ -121,16 +134,7 @@ class VersionRow(Base):
     path: Mapped[str] = mapped_column(Text)
     digest: Mapped[str] = mapped_column(Text)
     size_bytes: Mapped[int] = mapped_column(BigInteger)
-    source: Mapped[Source] = mapped_column(
-        Enum(
-            Source,
-            name="source",
-            native_enum=False,
-            create_constraint=True,
-            length=32,
-            values_callable=lambda sources: [source.value for source in sources],
-        )
-    )
+    source: Mapped[Source] = mapped_column(_word_of(Source, "source"))
     desired: Mapped[bool]
     config: Mapped[dict[str, Any]] = mapped_column(Document)
     signature: Mapped[dict[str, Any] | None] = mapped_column(Document)
@@ -184,16 +188,7 @@ class KeyRow(Base):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     digest: Mapped[str] = mapped_column(String(64), unique=True)
-    role: Mapped[Role] = mapped_column(
-        Enum(
-            Role,
-            name="role",
-            native_enum=False,
-            create_constraint=True,
-            length=32,
-            values_callable=lambda roles: [role.value for role in roles],
-        )
-    )
+    role: Mapped[Role] = mapped_column(_word_of(Role, "role"))
     tenant: Mapped[str] = mapped_column(Text)
     note: Mapped[str] = mapped_column(Text)
     created_by: Mapped[str] = mapped_column(Text)

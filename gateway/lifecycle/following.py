@@ -10,7 +10,8 @@ from registry.errors import StoreError
 from registry.store import ModelStore
 
 _WAIT_S: Final = 60.0
-_RETRY_S: Final = 5.0
+#: How long after a failure the registry is read again.
+RETRY_S: Final = 5.0
 
 
 async def follow(store: ModelStore, changed: Callable[[], None]) -> None:
@@ -20,7 +21,7 @@ async def follow(store: ModelStore, changed: Callable[[], None]) -> None:
         try:
             found = await store.next_revision(known, _WAIT_S)
         except StoreError:
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(RETRY_S)
             continue
         if found != known:
             known = found

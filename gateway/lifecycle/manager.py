@@ -20,7 +20,7 @@ from gateway.inference.validation import Validator
 from gateway.lifecycle import content, policy
 from gateway.lifecycle.background import in_background
 from gateway.lifecycle.catalog import Catalog
-from gateway.lifecycle.following import follow
+from gateway.lifecycle.following import RETRY_S, follow
 from gateway.lifecycle.readiness import Readiness
 from gateway.lifecycle.room import Room
 from gateway.lifecycle.served import Served, begin
@@ -33,8 +33,6 @@ from registry.store import ModelStore
 
 log = logging.getLogger("tensorgate.lifecycle")
 
-#: How long after a failure the registry is read again.
-_REGISTRY_RETRY_S: Final = 5.0
 #: How often to look whether memory has become free, while a version waits for it.
 _MEMORY_LOOK_S: Final = 1.0
 #: What a worker gets in any case to leave in order.
@@ -176,7 +174,7 @@ class Manager:
             waiting = await self._reconcile()
         except StoreError as error:
             log.warning("the registry cannot be read, what runs goes on as it is: %s", error)
-            return _REGISTRY_RETRY_S
+            return RETRY_S
         return _MEMORY_LOOK_S if waiting else None
 
     async def _reconcile(self) -> bool:

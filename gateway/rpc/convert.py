@@ -18,7 +18,7 @@ from gateway.inference.request import InferRequest, InferResponse
 from gateway.inference.slices import LARGE, Slices, whole
 from gateway.proto.inference_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
 from gateway.rpc import typed
-from gateway.rpc.cut import cut, malformed
+from gateway.rpc.cut import cut, delimited, malformed
 from gateway.rpc.split import THRESHOLD, split
 
 #: numpy has no arrays of more dimensions.
@@ -100,7 +100,7 @@ def encode(response: InferResponse) -> bytes:
         add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         data = tensor.data
         size += len(data)
-        parts.append(_raw_output_head(len(data)))
+        parts.append(delimited(_RAW_OUTPUT_TAG, len(data)))
         parts.append(data)
     parts[0] = message.SerializeToString()
     if size > MAX_ANSWER:
@@ -214,13 +214,3 @@ def _set_parameters(message: ModelInferResponse, values: Mapping[str, Any]) -> N
             parameter.double_param = value
         else:
             parameter.string_param = str(value)
-
-
-def _raw_output_head(length: int) -> bytes:
-    """Tag and length that stand before an output's bytes."""
-    head = bytearray((_RAW_OUTPUT_TAG,))
-    while length > 0x7F:
-        head.append(length & 0x7F | 0x80)
-        length >>= 7
-    head.append(length)
-    return bytes(head)

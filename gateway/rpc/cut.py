@@ -60,7 +60,7 @@ def cut(raw: bytes) -> Slices[Cut]:
         elif tag == _INPUTS:
             head, contents = yield from _input(raw, start, end)
             found.typed_contents.append(contents)
-            rest += (_delimited(_INPUTS, len(head)), head)
+            rest += (delimited(_INPUTS, len(head)), head)
             size += len(head)
         else:
             rest.append(view[offset:end])
@@ -95,7 +95,7 @@ def _input(raw: bytes, start: int, end: int) -> Slices[tuple[bytes, list[memoryv
         if count % _SLICE_FIELDS == 0:
             yield
     if contents:
-        head.append(_delimited(_CONTENTS, 0))
+        head.append(delimited(_CONTENTS, 0))
     return b"".join(head), contents
 
 
@@ -146,11 +146,11 @@ def _packed_parts(values: memoryview, tag: int) -> Iterator[bytes]:
         end = min(place + SLICE // (item or 1) * (item or 1), total)
         while not item and end < total and values[end - 1] > 0x7F:
             end += 1
-        yield _delimited(tag, end - place) + bytes(values[place:end])
+        yield delimited(tag, end - place) + bytes(values[place:end])
         place = end
 
 
-def _delimited(tag: int, length: int) -> bytes:
+def delimited(tag: int, length: int) -> bytes:
     """What stands before a value; tags here are of one byte."""
     head = bytearray((tag,))
     while length > 0x7F:

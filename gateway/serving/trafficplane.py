@@ -97,10 +97,10 @@ class TrafficPlane:
     ) -> TrafficInfo:
         """Share requests anew, once every version that gets some is ready (``force``: whether or not)."""
         with told():
-            model = await self._store.model(name)
-            if traffic is not None:
+            if traffic is not None and not force:
+                model = await self._store.model(name)
                 check_traffic(name, traffic, {version.number for version in model.versions})
-                await self._make_ready(model, traffic, by, 0.0 if force else wait_s, force)
+                await self._make_ready(name, traffic, by, wait_s)
             changed = await self._store.set_traffic(name, traffic, expected, by, note)
         return self._in_force(changed)
 
@@ -116,10 +116,9 @@ class TrafficPlane:
     ) -> TrafficInfo:
         """Share requests as an earlier revision did, by default the one before."""
         with told():
-            model = await self._store.model(name)
-            target = await self._store.rollback_target(name, to)
+            target = None if force else await self._store.rollback_target(name, to)
             if target is not None:
-                await self._make_ready(model, target, by, 0.0 if force else wait_s, force)
+                await self._make_ready(name, target, by, wait_s)
             changed = await self._store.roll_back(name, to, expected, by)
         log.warning("%s was rolled back by %s", name, by.name)
         return self._in_force(changed)
@@ -147,18 +146,18 @@ class TrafficPlane:
         self._manager.poke()
         return _info(model.name, model.traffic)
 
-    async def _make_ready(self, model: Model, traffic: Traffic, by: Author, wait_s: float, force: bool) -> None:
+    async def _make_ready(self, name: str, traffic: Traffic, by: Author, wait_s: float) -> None:
         """Load what the split needs, and wait for it. Raises ``Conflict`` if that fails or takes too long."""
-        needed = sorted(traffic.versions() & {version.number for version in model.versions})
+        needed = sorted(traffic.versions())
         for number in needed:
-            await self._store.set_desired(model.name, number, True, by)
+            await self._store.set_desired(name, number, True, by)
         self._manager.poke()
         deadline = time.monotonic() + wait_s
-        for number in () if force else needed:
+        for number in needed:
             left_s = max(0.0, deadline - time.monotonic())
-            status = await self._manager.wait_settled(model.name, number, left_s)
+            status = await self._manager.wait_settled(name, number, left_s)
             if status.state is not VersionState.READY:
-                raise errors.Conflict(_not_ready(model.name, number, status.state, status.reason, wait_s))
+                raise errors.Conflict(_not_ready(name, number, status.state, status.reason, wait_s))
 
 
 def _not_ready(name: str, number: int, state: VersionState, reason: str, wait_s: float) -> str:

@@ -13,6 +13,7 @@ from litestar import Litestar, get
 
 from gateway.rest.problem import problem_handler
 from support import onnx_models
+from support.admin import admin_client, admin_key
 from support.repository import add_echo
 from support.server import PATIENCE_S, Server, running
 
@@ -22,11 +23,10 @@ WAIT: Final = {"wait": PATIENCE_S}
 class Admin:
     """A client with the key of its server."""
 
-    def __init__(self, server: Server, key: str) -> None:
+    def __init__(self, server: Server, data: Path) -> None:
         self.server = server
-        self.key = key
-        self.http = httpx.Client(base_url=f"{server.url}/admin/v1", timeout=2 * PATIENCE_S, trust_env=False)
-        self.http.headers["Authorization"] = f"Bearer {key}"
+        self.key = admin_key(data)
+        self.http = admin_client(server, data)
 
     def register(self, model: str, **fields: Any) -> httpx.Response:
         """POST a version of the model, and wait until it is ready or failed."""
@@ -40,7 +40,7 @@ def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admin]:
     (repository / "hollow").mkdir()
     data = tmp_path_factory.mktemp("admin-data")
     with running(data, repository, ready=False) as server:
-        client = Admin(server, (data / "admin.key").read_text().strip())
+        client = Admin(server, data)
         yield client
         client.http.close()
 

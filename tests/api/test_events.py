@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from support import onnx_models
+from support.admin import admin_client
 from support.server import PATIENCE_S, Server, running
 from support.shell import Shell
 
@@ -74,11 +75,8 @@ class Admin(NamedTuple):
 @pytest.fixture(scope="module")
 def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admin]:
     data = tmp_path_factory.mktemp("events-data")
-    with running(data) as server:
-        headers = {"Authorization": f"Bearer {(data / 'admin.key').read_text().strip()}"}
-        base = f"{server.url}/admin/v1"
-        with httpx.Client(base_url=base, headers=headers, timeout=PATIENCE_S, trust_env=False) as http:
-            yield Admin(server, http)
+    with running(data) as server, admin_client(server, data) as http:
+        yield Admin(server, http)
 
 
 def test_registering_a_model_is_told_from_its_trial_to_the_ready_version(admin: Admin) -> None:
@@ -130,15 +128,11 @@ def test_following_needs_the_key_and_an_id_of_sensible_length(admin: Admin) -> N
 
 
 def test_a_stream_ends_when_the_server_stops_and_does_not_keep_it(tmp_path: Path) -> None:
-    with running(tmp_path) as server:
-        key = (tmp_path / "admin.key").read_text().strip()
-        headers = {"Authorization": f"Bearer {key}"}
-        base = f"{server.url}/admin/v1"
-        with httpx.Client(base_url=base, headers=headers, timeout=PATIENCE_S, trust_env=False) as http:
-            other = Admin(server, http)
-            with other.follow() as stream:
-                assert server.stop() == 0
-                assert list(stream) == []
+    with running(tmp_path) as server, admin_client(server, tmp_path) as http:
+        other = Admin(server, http)
+        with other.follow() as stream:
+            assert server.stop() == 0
+            assert list(stream) == []
     assert "Cancel" not in server.log
 
 

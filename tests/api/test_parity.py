@@ -15,6 +15,7 @@ import pytest
 from gateway.cli.client import AdminClient
 from gateway.cli.tour import audio, notes, sentences, voice
 from gateway.cli.tour.packages import LIBRARIES, MODEL_PACKAGES
+from support.admin import admin_key
 from support.clients import TRANSPORTS, Array, infer
 from support.server import PATIENCE_S, Server, running
 
@@ -66,7 +67,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """All models, each loaded once."""
     data = tmp_path_factory.mktemp("parity")
     with running(data) as started:
-        client = AdminClient(started.url, (data / "admin.key").read_text().strip())
+        client = AdminClient(started.url, admin_key(data))
 
         def register(name: str) -> dict[str, Any]:
             info: dict[str, Any] = client.post(

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from support import onnx_models
+from support.admin import admin_client
 from support.clients import PROTOCOLS, TRANSPORTS, Refused, floats, infer
 from support.server import PATIENCE_S, Server, running
 from support.shell import Shell
@@ -53,23 +54,19 @@ class Model:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    data = tmp_path_factory.mktemp("traffic")
-    with running(data) as started:
-        started.data = data  # type: ignore[attr-defined]
-        yield started
-
-
-def admin_client(server: Server, data: Path) -> httpx.Client:
-    """With the key that the server keeps in its data folder."""
-    headers = {"Authorization": f"Bearer {(data / 'admin.key').read_text().strip()}"}
-    url = f"{server.url}/admin/v1"
-    return httpx.Client(base_url=url, timeout=2 * PATIENCE_S, trust_env=False, headers=headers)
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("traffic")
 
 
 @pytest.fixture(scope="module")
-def http(server: Server) -> Iterator[httpx.Client]:
-    with admin_client(server, server.data) as client:  # type: ignore[attr-defined]
+def server(data: Path) -> Iterator[Server]:
+    with running(data) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def http(server: Server, data: Path) -> Iterator[httpx.Client]:
+    with admin_client(server, data) as client:
         yield client
 
 

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
-import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any
 
 import hypothesis.strategies as st
 import msgspec
-from hypothesis import settings
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
-from registry import schema
 from registry.errors import ModelNotFound, VersionConflict, VersionNotFound
 from registry.record import ModelVersion, NewVersion, Source
-from registry.sql import SqlModelStore
+from support.machines import OnStore, run_machine
 from support.versions import SIGNATURE, new
 
-T = TypeVar("T")
 Key = tuple[str, int]
 
 models = st.sampled_from(["a", "b", "c"])
@@ -38,35 +29,14 @@ folders = st.dictionaries(keys, st.tuples(contents, st.booleans()), max_size=4)
 signatures = st.sampled_from([SIGNATURE, msgspec.structs.replace(SIGNATURE, max_batch_size=1)])
 
 
-class StoreMachine(RuleBasedStateMachine):
+class StoreMachine(OnStore):
     """``live`` is what the store should show, ``next`` the number that a model's next version should get."""
-
-    template: ClassVar[Path]  # an empty database, migrated once: each example begins with a copy
 
     def __init__(self) -> None:
         super().__init__()
-        self.runner = asyncio.Runner()
-        self.folder = Path(tempfile.mkdtemp())
         self.live: dict[Key, ModelVersion] = {}
         self.next: dict[str, int] = {}
         self.revision = 0
-
-    @initialize()
-    def begin(self) -> None:
-        shutil.copy(self.template, self.folder / "r.db")
-        self.store = SqlModelStore(f"sqlite:///{self.folder}/r.db")
-        self.run(self.store.open())
-
-    def teardown(self) -> None:
-        self.run(self.store.close())
-        self.runner.close()
-        shutil.rmtree(self.folder)
-
-    def run(self, work: Awaitable[T]) -> T:
-        async def wait() -> T:
-            return await work
-
-        return self.runner.run(wait())
 
     def refused(self, error: type[Exception], work: Awaitable[object]) -> None:
         try:
@@ -177,7 +147,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def test_any_sequence_of_changes(tmp_path: Path) -> None:
-    path = tmp_path / "template.db"
-    asyncio.run(schema.upgrade(f"sqlite:///{path}"))
-    StoreMachine.template = path
-    run_state_machine_as_test(StoreMachine, settings=settings(max_examples=15, stateful_step_count=20))
+    run_machine(StoreMachine, tmp_path, max_examples=15, stateful_step_count=20)

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
-import tempfile
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import ClassVar, TypeVar
 
 import hypothesis.strategies as st
-from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 
-from registry import schema
 from registry.audit import AuditEntry, Author
 from registry.cohorts import SPACE
 from registry.errors import RegistryError
 from registry.record import Model
-from registry.sql import SqlModelStore
 from registry.traffic import Arm, Rule, Shadow, Traffic, TrafficRevision
+from support.machines import OnStore, run_machine
 from support.versions import folder, new
-
-T = TypeVar("T")
 
 models = st.sampled_from(["a", "b"])
 numbers = st.sampled_from([1, 1, 2, 2, 3, 4])
@@ -39,38 +31,19 @@ splits = st.builds(
 )
 
 
-class TrafficMachine(RuleBasedStateMachine):
+class TrafficMachine(OnStore):
     """Each rule may be refused; what matters is what holds after it, whether or not."""
-
-    template: ClassVar[Path]  # an empty database, migrated once: each example begins with a copy
 
     def __init__(self) -> None:
         super().__init__()
-        self.runner = asyncio.Runner()
-        self.folder = Path(tempfile.mkdtemp())
         self.histories: dict[str, list[TrafficRevision]] = {}
         self.log: list[AuditEntry] = []
         self.revision = 0
 
-    @initialize()
-    def begin(self) -> None:
-        shutil.copy(self.template, self.folder / "r.db")
-        self.store = SqlModelStore(f"sqlite:///{self.folder}/r.db")
-        self.run(self.store.open())
+    def fill(self) -> None:
         for _ in range(3):
             self.run(self.store.add_version(new("a")))
         self.run(self.store.sync_repository([folder("b", number, "r") for number in (1, 2, 3)]))
-
-    def teardown(self) -> None:
-        self.run(self.store.close())
-        self.runner.close()
-        shutil.rmtree(self.folder)
-
-    def run(self, work: Awaitable[T]) -> T:
-        async def wait() -> T:
-            return await work
-
-        return self.runner.run(wait())
 
     def attempt(self, work: Awaitable[object]) -> bool:
         """Whether it was done; what is refused changes nothing at all."""
@@ -158,7 +131,4 @@ def folder_numbers(model: Model) -> set[int]:
 
 
 def test_any_sequence_of_changes_keeps_what_has_to_hold(tmp_path: Path) -> None:
-    template = tmp_path / "template.db"
-    asyncio.run(schema.upgrade(f"sqlite:///{template}"))
-    TrafficMachine.template = template
-    run_state_machine_as_test(TrafficMachine, settings=settings(max_examples=20, stateful_step_count=25, deadline=None))
+    run_machine(TrafficMachine, tmp_path, max_examples=20, stateful_step_count=25, deadline=None)

@@ -15,6 +15,7 @@ import pytest
 from backends.errors import LoadFailed
 from backends.spec import ModelSpec
 from gateway import errors
+from gateway.lifecycle import following
 from gateway.lifecycle import manager as manager_module
 from gateway.workers import restart
 from support.children import children
@@ -241,7 +242,8 @@ async def test_a_request_that_nobody_waits_for_holds_its_place_until_it_is_done(
 async def test_without_its_registry_the_gateway_goes_on_and_catches_up_when_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manager_module, "_REGISTRY_RETRY_S", 0.02)
+    for module in (following, manager_module):
+        monkeypatch.setattr(module, "RETRY_S", 0.02)
     async with serving(tmp_path, version("m", 1)) as gateway:
         await gateway.is_ready()
         await gateway.store.add_version(version("n", 1))

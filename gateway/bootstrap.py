@@ -15,7 +15,7 @@ from gateway.serving.controlplane import ControlPlane
 from gateway.serving.dataplane import DataPlane
 from gateway.serving.keys import ensure_admin_key
 from gateway.serving.trafficplane import TrafficPlane
-from gateway.settings import Settings
+from gateway.settings.schema import Settings
 from gateway.workers.replica import WorkerLimits
 from registry.sql import SqlModelStore
 from registry.store import ModelStore

@@ -20,7 +20,9 @@ from gateway.errors import GatewayError
 from gateway.network import bind, endpoint
 from gateway.rest.connection import Connection
 from gateway.rpc import server as rpc
-from gateway.settings import ConfigurationError, Settings, unknown_variables
+from gateway.settings.errors import ConfigurationError
+from gateway.settings.schema import Settings
+from gateway.settings.sources import unknown_variables
 from registry.errors import StoreError
 
 log = logging.getLogger("tensorgate")

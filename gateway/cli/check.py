@@ -12,7 +12,9 @@ import typer
 from gateway.cli.client import AsJson
 from gateway.cli.output import print_json, print_table, spinner
 from gateway.cli.serve import Config, Database, DataDir, GrpcPort, Host, HttpPort, ModelRepository
-from gateway.settings import ConfigurationError, Settings, load
+from gateway.settings.errors import ConfigurationError
+from gateway.settings.schema import Settings
+from gateway.settings.sources import load
 
 if TYPE_CHECKING:
     from gateway.cli.findings import Finding

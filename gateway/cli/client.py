@@ -14,7 +14,8 @@ from gateway.cli.errors import CommandFailed
 from gateway.cli.following import OnEvent, call_following
 from gateway.network import is_loopback
 from gateway.serving.keys import read_admin_key
-from gateway.settings import client_settings, load
+from gateway.settings.client import client_settings
+from gateway.settings.sources import load
 
 if TYPE_CHECKING:
     import httpx

@@ -13,7 +13,8 @@ import typer
 
 from gateway.cli.errors import CommandFailed
 from gateway.cli.serve import Config, Database, DataDir, GrpcPort, Host, HttpPort
-from gateway.settings import Settings, default_data_dir, load
+from gateway.settings.schema import Settings, default_data_dir
+from gateway.settings.sources import load
 
 if TYPE_CHECKING:
     from gateway.cli.tour.packages import Packages
@@ -77,7 +78,7 @@ def _tour(running: Server, settings: Settings, found: Packages) -> bool:
     from gateway.cli.tour import listening, models, steps
     from gateway.cli.tour.calls import Caller
     from gateway.serving.keys import read_admin_key
-    from gateway.settings import sqlite_file
+    from gateway.settings.urls import sqlite_file
 
     served = models.served(lambda framework: framework in settings.interpreters or is_installed(framework))
     models.register(AdminClient(running.http_url, read_admin_key(settings.admin_key_path)), served)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.errors import GatewayError
-from gateway.settings import ConfigurationError
+from gateway.settings.errors import ConfigurationError
 from registry.errors import RegistryError
 
 

@@ -22,7 +22,10 @@ from gateway.network import bind, endpoint
 from gateway.placement.nvml import Nvml
 from gateway.serving.dataplane import SERVER_NAME
 from gateway.serving.keys import read_admin_key
-from gateway.settings import ConfigurationError, Settings, hide_password, sqlite_file, unknown_variables
+from gateway.settings.errors import ConfigurationError
+from gateway.settings.schema import Settings
+from gateway.settings.sources import unknown_variables
+from gateway.settings.urls import hide_password, sqlite_file
 from gateway.workers.interpreter import command
 from registry import schema
 from registry.errors import StoreError

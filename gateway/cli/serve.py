@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-from gateway.settings import Settings, hide_password, load
+from gateway.settings.schema import Settings
+from gateway.settings.sources import load
+from gateway.settings.urls import hide_password
 from gateway.telemetry import logs
 
 

@@ -21,7 +21,7 @@ from gateway.modelconfig.parse import FORMATS, ConfigError, parse_file, to_dict
 from gateway.modelconfig.render import DEFAULT_FILENAME
 from gateway.modelconfig.spec import framework_of, served_versions, to_spec
 from gateway.proto.model_config_pb2 import ModelConfig
-from gateway.settings import ConfigurationError
+from gateway.settings.errors import ConfigurationError
 from registry.artifacts import resolve
 from registry.errors import ArtifactError
 from registry.names import is_number, name_problem

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from gateway.settings import ConfigurationError
+from gateway.settings.errors import ConfigurationError
 
 log = logging.getLogger("tensorgate.keys")
 

@@ -15,7 +15,7 @@ import pytest
 from backends.spec import ModelSpec
 from backends.tensor import from_numpy
 from gateway.cli.findings import framework
-from gateway.settings import Settings
+from gateway.settings.schema import Settings
 from support import onnx_models
 from support.workers import ask, echo, running
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.serving.keys import ensure_admin_key, read_admin_key
-from gateway.settings import ConfigurationError
+from gateway.settings.errors import ConfigurationError
 
 
 @pytest.fixture

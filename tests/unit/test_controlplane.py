@@ -14,7 +14,7 @@ from gateway.lifecycle.catalog import Catalog
 from gateway.lifecycle.manager import Manager
 from gateway.lifecycle.state import VersionState, VersionStatus
 from gateway.serving.controlplane import ECHO, LOADED, UNLOADED, ControlPlane
-from gateway.settings import ConfigurationError
+from gateway.settings.errors import ConfigurationError
 from gateway.workers.replica import WorkerLimits
 from registry.record import Source
 from registry.sql import SqlModelStore

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.lifecycle.repository import framework_of_artifact, scan, version_number
-from gateway.settings import ConfigurationError
+from gateway.settings.errors import ConfigurationError
 from registry.artifacts import resolve
 from registry.record import NewVersion, Source
 from support import onnx_models

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from backends.wire import MAX_PAYLOAD
-from gateway import settings
-from gateway.settings import ConfigurationError, Settings, load
+from gateway.settings.client import ClientSettings, client_settings
+from gateway.settings.errors import ConfigurationError
+from gateway.settings.schema import Settings
+from gateway.settings.sources import load, unknown_variables
+from gateway.settings.urls import hide_password
 from gateway.sizes import parse_size
 
 
@@ -153,7 +156,7 @@ def test_a_bad_database_url_is_told_without_its_password() -> None:
     with pytest.raises(ConfigurationError) as caught:
         load({"database": "Postgresql://user:secret@host/db"})
     assert "secret" not in str(caught.value)
-    assert settings.hide_password("postgresql://user:secret@host/db") == "postgresql://user:***@host/db"
+    assert hide_password("postgresql://user:secret@host/db") == "postgresql://user:***@host/db"
 
 
 @pytest.mark.parametrize(
@@ -216,15 +219,15 @@ def test_a_size_that_is_not_understood_is_never_guessed(text: str) -> None:
 def test_variables_that_nothing_reads_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROT", "HTTP_PORT", "http_port", "URL", "API_KEY", "INTERPRETERS__ONNX", "ZZZ"):
         monkeypatch.setenv(f"TENSORGATE_{name}", "1")
-    assert settings.unknown_variables() == [
+    assert unknown_variables() == [
         "environment variable TENSORGATE_HTTP_PROT is read by nothing (did you mean 'TENSORGATE_HTTP_PORT'?)",
         "environment variable TENSORGATE_ZZZ is read by nothing",
     ]
 
 
 def test_the_client_takes_a_flag_before_the_environment_before_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settings.client_settings() == settings.ClientSettings("http://127.0.0.1:8000", "")
+    assert client_settings() == ClientSettings("http://127.0.0.1:8000", "")
     monkeypatch.setenv("TENSORGATE_URL", "http://other:1/")
     monkeypatch.setenv("TENSORGATE_API_KEY", " key\n")
-    assert settings.client_settings() == settings.ClientSettings("http://other:1", "key")
-    assert settings.client_settings("http://flag:2").url == "http://flag:2"
+    assert client_settings() == ClientSettings("http://other:1", "key")
+    assert client_settings("http://flag:2").url == "http://flag:2"

@@ -17,7 +17,7 @@ import msgspec
 
 from gateway.cli.errors import CommandFailed
 from gateway.network import bind, endpoint
-from gateway.settings import Settings
+from gateway.settings.schema import Settings
 
 LOG_NAME: Final = "server.log"
 _START_TIMEOUT_S: Final = 60.0

@@ -1,37 +1,21 @@
-"""What the server is told: flags, then ``TENSORGATE_*`` environment, then the TOML file, then defaults.
-
-This is the only module that reads the environment. A value that is not acceptable is answered with its key, where it
-came from, the value, and what is allowed (the description of the field, which is the help text of its flag too).
-"""
+"""Every key of the server's settings: its type, default, limits and description (the help text of its flag too)."""
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
-import tomllib
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-import msgspec
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
-from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
-from pydantic_settings import SettingsError as UnreadableEnvironment
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from backends.spec import FRAMEWORKS
 from gateway.network import is_loopback
+from gateway.settings.errors import ConfigurationError, suggestion
+from gateway.settings.urls import absolute, sqlite_file
 from gateway.sizes import parse_size
 
 PREFIX: Final = "TENSORGATE_"
-DEFAULT_URL: Final = "http://127.0.0.1:8000"
-#: Variables with our prefix that the command line's client reads, and the server does not.
-CLIENT_VARIABLES: Final = ("TENSORGATE_URL", "TENSORGATE_API_KEY")
-
-
-class ConfigurationError(Exception):
-    """The server cannot start as it is configured; the text names what is wrong and how to mend it."""
 
 
 def _split_paths(value: object) -> object:
@@ -42,15 +26,6 @@ def _known_framework(name: str) -> str:
     if name not in FRAMEWORKS:
         raise ValueError(f"{name!r} is no framework{suggestion(name, FRAMEWORKS)}")
     return name
-
-
-def _absolute(path: Path) -> Path:
-    if "\0" in str(path):
-        raise ValueError("a path has no NUL character")
-    try:
-        return Path(os.path.abspath(path.expanduser()))
-    except RuntimeError as error:
-        raise ValueError(f"there is no such user: {path.parts[0]}") from error
 
 
 def default_data_dir() -> Path:
@@ -168,18 +143,18 @@ class Settings(BaseSettings):
     @field_validator("data_dir")
     @classmethod
     def _absolute_folder(cls, value: Path) -> Path:
-        return _absolute(value)
+        return absolute(value)
 
     @field_validator("model_repository")
     @classmethod
     def _absolute_folders(cls, value: tuple[Path, ...]) -> tuple[Path, ...]:
-        return tuple(dict.fromkeys(_absolute(path) for path in value))
+        return tuple(dict.fromkeys(absolute(path) for path in value))
 
     @field_validator("interpreters")
     @classmethod
     def _absolute_interpreters(cls, value: dict[str, Path]) -> dict[str, Path]:
         # Not resolved: the python of a virtual environment is a link, and the link is what makes it that environment's.
-        return {name: _absolute(path) for name, path in value.items()}
+        return {name: absolute(path) for name, path in value.items()}
 
     @field_validator("grpc_port")
     @classmethod
@@ -231,120 +206,3 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Only the arguments: ``load`` reads the sources one by one, so that an error can tell them apart."""
         return (init_settings,)
-
-
-class Layer(msgspec.Struct, frozen=True):
-    """One source: its values by key, and how a person calls the place of a key."""
-
-    values: Mapping[str, Any]
-    place: str  # a format of {key} and {KEY}
-
-
-def load(flags: Mapping[str, object] | None = None, config: Path | None = None) -> Settings:
-    """Settings of this process. A flag that is ``None`` or empty was not given. Raises ``ConfigurationError``."""
-    given = {key: value for key, value in (flags or {}).items() if value is not None and value != []}
-    layers = [Layer(given, "flag --{flag}"), _environment(), *([_file(config)] if config else [])]
-    merged: dict[str, Any] = {}
-    for layer in reversed(layers):
-        for key, value in layer.values.items():
-            both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-            merged[key] = {**merged[key], **value} if both else value
-    try:
-        return Settings(**merged)
-    except ValidationError as error:
-        raise ConfigurationError(_explain(error, layers)) from None
-
-
-def _environment() -> Layer:
-    try:
-        return Layer(EnvSettingsSource(Settings)(), f"environment variable {PREFIX}{{KEY}}")
-    except UnreadableEnvironment as error:
-        key = "interpreters"  # the only key whose variable holds JSON
-        allowed = f'JSON such as {{"onnx": "/path/to/python"}}, or {PREFIX}INTERPRETERS__ONNX=/path/to/python'
-        value = os.environ.get(f"{PREFIX}{key.upper()}", "")
-        raise ConfigurationError(
-            f"{key} = {value!r} (environment variable {PREFIX}{key.upper()}): not readable. Allowed: {allowed}"
-        ) from error
-
-
-def _file(path: Path) -> Layer:
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigurationError(f"there is no file {path}: give --config an existing TOML file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot read {path}: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path} is not TOML: {error}") from error
-    for key in values:
-        if key not in Settings.model_fields:
-            raise ConfigurationError(
-                f"{path}: unknown key {key!r}{suggestion(key, Settings.model_fields)}. "
-                f"Keys: {', '.join(Settings.model_fields)}"
-            )
-    return Layer(values, f"file {path}, key {{key}}")
-
-
-def _explain(error: ValidationError, layers: list[Layer]) -> str:
-    # The database's default is made of data_dir: if that is bad, the complaint about the default says nothing.
-    details = [detail for detail in error.errors() if detail["type"] != "default_factory_not_called"]
-    return "\n".join(_explain_one(detail, layers) for detail in details)
-
-
-def _explain_one(detail: ErrorDetails, layers: list[Layer]) -> str:
-    key = str(detail["loc"][0])
-    place = next((layer.place for layer in layers if _holds(layer.values, detail["loc"][:2])), "default")
-    place = place.format(key=key, KEY=key.upper(), flag=key.replace("_", "-"))
-    value = hide_password(str(detail["input"]))
-    why = detail["msg"].removeprefix("Value error, ")
-    return f"{key} = {value} ({place}): {why}. Allowed: {Settings.model_fields[key].description}"
-
-
-def _holds(values: Mapping[str, Any], path: tuple[int | str, ...]) -> bool:
-    """Whether a layer gave what an error is about: a key, or an entry of a table."""
-    value = values.get(str(path[0]))
-    return value is not None and (len(path) == 1 or not isinstance(value, dict) or path[1] in value)
-
-
-def suggestion(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """``" (did you mean 'x'?)"`` if a known word is near, or else nothing; ``prefix`` comes before what is shown."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {prefix + near[0]!r}?)" if near else ""
-
-
-def unknown_variables() -> list[str]:
-    """A sentence on each ``TENSORGATE_*`` variable that nothing reads: no error (others may set them), worth a word."""
-    known = {key.upper() for key in Settings.model_fields} | {name.removeprefix(PREFIX) for name in CLIENT_VARIABLES}
-    keys = {name: name.upper().removeprefix(PREFIX) for name in sorted(os.environ) if name.upper().startswith(PREFIX)}
-    return [
-        f"environment variable {name} is read by nothing{suggestion(key, known, PREFIX)}"
-        for name, key in keys.items()
-        if key not in known and not key.startswith("INTERPRETERS__")
-    ]
-
-
-def sqlite_file(url: str) -> Path | None:
-    """The file of a SQLite URL; ``None`` for other databases and for one in memory."""
-    scheme, _, rest = url.partition("://")
-    name = rest.partition("?")[0].removeprefix("/")
-    if scheme.partition("+")[0] != "sqlite" or name in ("", ":memory:"):
-        return None
-    return _absolute(Path(name))
-
-
-def hide_password(url: str) -> str:
-    """``url`` without its password, for logs and tables."""
-    return re.sub(r"(?<=://)([^:/@]*):[^@/]*@", r"\1:***@", url)
-
-
-class ClientSettings(msgspec.Struct, frozen=True):
-    """Where the command line finds a server, and the key it was given; "" if none."""
-
-    url: str
-    api_key: str
-
-
-def client_settings(url: str | None = None) -> ClientSettings:
-    """``url`` (a flag) before ``TENSORGATE_URL`` before the default; the key comes from ``TENSORGATE_API_KEY`` only."""
-    chosen = url or os.environ.get("TENSORGATE_URL") or DEFAULT_URL
-    return ClientSettings(chosen.rstrip("/"), os.environ.get("TENSORGATE_API_KEY", "").strip())
